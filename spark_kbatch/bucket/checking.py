@@ -19,8 +19,6 @@ from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.objects import Objects
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError
-from spark_kbatch.log.repair import RepairReport
-from spark_kbatch.model import LogOffsets, TopicPartition
 
 _NOTHING = "nothing is there"
 
@@ -36,33 +34,19 @@ class Fault(NamedTuple):
         return f"offsets {self.start_offset} to {self.next_offset - 1}: {self.why}"
 
 
-def check(
-    objects: Objects,
-    placements: Placements,
-    topic_partition: TopicPartition,
-    offsets: LogOffsets,
-    changes: Iterable[Change],
-) -> RepairReport:
-    """Check a partition, and report what is wrong.
+def faults(
+    objects: Objects, placements: Placements, changes: Iterable[Change], start: int, end: int
+) -> Iterator[Fault]:
+    """Yield what cannot be read of a range of a partition, in order.
 
     Args:
         objects, placements: of the cluster.
-        topic_partition: which.
-        offsets: where it starts and ends.
-        changes: what is at each offset between.
+        changes: what is at each offset.
+        start, end: of the range.
 
     Raises:
         ObjectStoreError, ObjectAccessDeniedError: the store fails.
     """
-    start, end = offsets.log_start_offset, offsets.log_end_offset
-    damaged = map(str, faults(objects, placements, changes, start, end))
-    return RepairReport(topic_partition, start, end, (), tuple(damaged))
-
-
-def faults(
-    objects: Objects, placements: Placements, changes: Iterable[Change], start: int, end: int
-) -> Iterator[Fault]:
-    """Yield what cannot be read of a range of a partition, in order; as `check`."""
     expected = start
     for change in changes:
         if change.start_offset > expected:

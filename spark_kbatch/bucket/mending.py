@@ -117,11 +117,6 @@ class BucketRepair:
             self._mend_checkpoints()
         return LedgerReport(self._state.number, tuple(self._found), tuple(self._damaged))
 
-    def checked(self) -> RepairReport:
-        """Return what is wrong with the ledger, with the topic "" and the partition -1; quick, as `ledger`."""
-        _, *found = self.ledger(quick=True)
-        return RepairReport(NO_PARTITION, -1, -1, *found)
-
     def _mend_place(self) -> None:
         try:
             why = "" if read_cluster(self._place) else f"{names.CLUSTER} is missing"
@@ -187,6 +182,16 @@ class BucketRepair:
 
     # Partitions.
 
+    def verify(self, chosen: Iterable[TopicPartition] | None = None) -> Iterator[RepairReport]:
+        """Check all, or the ledger and some partitions, as far as can be told; yield a report of each.
+
+        That of the ledger has the topic "" and the partition -1, and is left out if nothing is wrong.
+        """
+        _, *found = self.ledger(quick=True)
+        if any(found):
+            yield RepairReport(NO_PARTITION, -1, -1, *found)
+        yield from self.partitions(chosen)
+
     @property
     def partitions_count(self) -> int:
         """How many partitions there are."""
@@ -201,7 +206,14 @@ class BucketRepair:
         topic, _, number = name.rpartition("-")
         if name not in self._state.topic_ids and topic and number.isdecimal():
             return [self.known(TopicPartition(topic, int(number)))]
+        self._ensure_told(name)
         return partitions_of(self._state, name)
+
+    def _ensure_told(self, topic: str) -> None:
+        """Raise CorruptLedgerError if a topic may be in what cannot be told."""
+        if self._why and topic not in self._state.topic_ids:
+            name, _, reason = self._why.partition(": ")
+            raise CorruptLedgerError(name, reason)
 
     def known(self, topic_partition: TopicPartition) -> TopicPartition:
         """Return a partition.
@@ -210,6 +222,7 @@ class BucketRepair:
             UnknownTopicOrPartitionError: it does not exist.
         """
         topic, partition = topic_partition
+        self._ensure_told(topic)
         self._state.partition(topic_id_of(self._state, topic), partition)
         return topic_partition
 

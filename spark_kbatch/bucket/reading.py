@@ -27,8 +27,7 @@ from spark_kbatch.bucket.batch_stream import (
     MissingObjectError,
     request_threads,
 )
-from spark_kbatch.bucket.checking import Fault, check
-from spark_kbatch.bucket.extents import Change, within
+from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.objects import RangeReader
 from spark_kbatch.bucket.overwritten import OVERWRITTEN_KEPT_MS
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
@@ -43,7 +42,6 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import (
     LONG_MAX,
     MAX_TIMESTAMP,
@@ -131,22 +129,6 @@ class BucketView:
                     first, size = at, 0.0
             size += (end - first) * offset_bytes
         return points
-
-    def check(self, topic_partition: TopicPartition) -> RepairReport:
-        """Check all that the view shows, and report what is wrong; raises as `checking.check`."""
-        start, end = self.offsets.log_start_offset, self.offsets.log_end_offset
-        try:
-            _, changes = self._reads.ledger.partition(self._topic_id, self._partition)
-        except CorruptLedgerError as error:
-            why = str(Fault(start, end, f"{error.name}: {error.reason}"))
-            return RepairReport(topic_partition, start, end, (), (why,))
-        return check(
-            self._reads.objects,
-            self._reads.placements,
-            topic_partition,
-            self.offsets,
-            within(changes, start, end),
-        )
 
     def load(self) -> None:
         """Load what index objects tell, so that each is asked for once."""

@@ -30,7 +30,7 @@ from spark_kbatch.cli.paths import (
     stored_argument,
 )
 from spark_kbatch.cli.progress import progress_bar
-from spark_kbatch.errors import CorruptLedgerError, KBatchError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import NO_PARTITION, TopicPartition, Waiting
 from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.opening.writes import given_up_by_restore
@@ -317,7 +317,9 @@ def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: 
     that is listed too, and checked is what can still be told.
     """
     ensure_goes_with(path, client)
-    try:
+    if bucket_scheme(path):
+        done = _verified_bucket(path, names, client, hidden=as_json)
+    else:
         cluster = open_for_reading(path, client=client)
         chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
         done = _with_progress(
@@ -326,8 +328,6 @@ def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: 
             _count(cluster, chosen),
             hidden=as_json,
         )
-    except CorruptLedgerError as error:
-        done = _checked_as_it_is(path, names, client, error, hidden=as_json)
     wrong = [report for report in done if report.found or report.damaged]
     away = [report for report in done if report.offline]
     told = [report for report in done if report in wrong or report in away]
@@ -343,29 +343,18 @@ def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: 
         sys.exit(1)
 
 
-def _checked_as_it_is(
-    path: str,
-    names: Sequence[str],
-    client: Mapping[str, str],
-    why: CorruptLedgerError,
-    *,
-    hidden: bool,
+def _verified_bucket(
+    path: str, names: Sequence[str], client: Mapping[str, str], *, hidden: bool
 ) -> list[RepairReport]:
-    """Check a bucket whose ledger is damaged: that, and what can still be told of the partitions."""
+    """Check a bucket without opening its cluster, which its ledger may be too damaged for."""
     from spark_kbatch.bucket.mending import BucketRepair  # noqa: PLC0415  only for a bucket
 
     mending = BucketRepair(path, parse_store_options(client, path, alone=True), dry_run=True)
-    ledger = mending.checked()
-    if not (ledger.found or ledger.damaged):
-        ledger = ledger._replace(damaged=(f"{why.name}: {why.reason}",))
-    try:
-        chosen = [tp for name in names for tp in mending.partitions_named(name)]
-    except UnknownTopicOrPartitionError:  # as far as can be told
-        raise why from None
-    reports = mending.partitions(chosen or None)
+    chosen = [tp for name in names for tp in mending.partitions_named(name)]
     count = len(chosen) or mending.partitions_count
-    done = _with_progress(reports, f"Checking {path}", lambda: count, hidden=hidden)
-    return [ledger, *done]
+    return _with_progress(
+        mending.verify(chosen or None), f"Checking {path}", lambda: count, hidden=hidden
+    )
 
 
 def _count(cluster: Cluster, chosen: Sequence[TopicPartition]) -> Callable[[], int]:
