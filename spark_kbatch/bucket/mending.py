@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ from spark_kbatch.bucket.checkpoints import LostPartError
 from spark_kbatch.bucket.entries import NO_ENTRY, encode
 from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.ledger import Ledger, ensure_may_write, real_timing
-from spark_kbatch.bucket.merging import Merger, MergeRun
+from spark_kbatch.bucket.merging import Merger, MergeRun, is_small
 from spark_kbatch.bucket.place import read_cluster, replace_cluster
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.reading import partitions_of, topic_id_of
@@ -191,6 +192,20 @@ class BucketRepair:
         if any(found):
             yield RepairReport(NO_PARTITION, -1, -1, *found)
         yield from self.partitions(chosen)
+
+    def seen(self) -> Iterator[str]:
+        """Yield sentences of what maintenance can see: the ledger, data that is gone, and what it may merge."""
+
+        def why_small(placed: PlacedExtent) -> str:
+            return why_damaged(self._objects, placed) if is_small(placed) else ""
+
+        _, *found = self.ledger(quick=True)
+        yield from itertools.chain(*found)
+        for topic_id, partition, start, end, *_, why in self._remains.missing(
+            self._state, why_small
+        ):
+            topic = self._state.topics[topic_id].name
+            yield f"{TopicPartition(topic, partition)}: {Fault(start, end, why)}"
 
     @property
     def partitions_count(self) -> int:

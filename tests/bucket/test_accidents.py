@@ -12,7 +12,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.bucket import names
-from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError
 from tests.bucket.test_recovery import done, kbatch, send
 from tests.conftest import REPOSITORY
 from tests.support.bucket_objects import AgingObjects, a_url, values
@@ -101,6 +101,11 @@ def test_a_bad_batch_is_told_beside_what_is_lost_of_the_ledger(
     assert f"{lost} is missing" in verified.stdout or f"{lost}: it is missing" in verified.stdout
     assert batch in verified.stdout
     assert "1 partition with faults" in verified.stdout
+
+    stopped = kbatch("maintain", a_url(objects))
+    assert isinstance(stopped.exception, CorruptLedgerError)
+    assert f"{lost} is missing" in stopped.stderr or f"{lost}: it is missing" in stopped.stderr
+    assert f"{batch}: CRC-32C" in stopped.stderr
 
 
 def test_a_part_and_its_copy_that_are_lost_take_the_records_that_they_told_of(
