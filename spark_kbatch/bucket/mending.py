@@ -184,9 +184,9 @@ class BucketRepair:
     # Partitions.
 
     def verify(self, chosen: Iterable[TopicPartition] | None = None) -> Iterator[RepairReport]:
-        """Check all, or the ledger and some partitions, as far as can be told; yield a report of each.
+        """Check all, or the ledger and some partitions, as far as can be told; yield reports.
 
-        That of the ledger has the topic "" and the partition -1, and is left out if nothing is wrong.
+        That of the ledger has the topic "" and the partition -1, and is left out if it is well.
         """
         _, *found = self.ledger(quick=True)
         if any(found):
@@ -194,18 +194,15 @@ class BucketRepair:
         yield from self.partitions(chosen)
 
     def seen(self) -> Iterator[str]:
-        """Yield sentences of what maintenance can see: the ledger, data that is gone, and what it may merge."""
+        """Yield sentences of what maintenance can see: the ledger, lost data, what it may merge."""
 
         def why_small(placed: PlacedExtent) -> str:
             return why_damaged(self._objects, placed) if is_small(placed) else ""
 
-        _, *found = self.ledger(quick=True)
-        yield from itertools.chain(*found)
-        for topic_id, partition, start, end, *_, why in self._remains.missing(
-            self._state, why_small
-        ):
-            topic = self._state.topics[topic_id].name
-            yield f"{TopicPartition(topic, partition)}: {Fault(start, end, why)}"
+        yield from itertools.chain(*self.ledger(quick=True)[1:])
+        for one in self._remains.missing(self._state, why_small):
+            topic_partition = TopicPartition(self._state.topics[one.topic_id].name, one.partition)
+            yield f"{topic_partition}: {Fault(one.start_offset, one.next_offset, one.why)}"
 
     @property
     def partitions_count(self) -> int:

@@ -166,14 +166,18 @@ class Folder:
 def range_of(objects: RangeReader, name: str, position: int, size_in_bytes: int) -> bytes | None:
     """Return a range of an object, less where the object ends before; None if there is none.
 
-    A store that fails and an object that was cut short look alike: too little comes, or an error. So
-    after a failure the list is asked how long the object is, once it answers. Until then it is asked
-    in place of the object: a store in trouble gets one request for each attempt, and no more.
+    A store that fails and an object that was cut short look alike: too little comes, or an error.
+    So after a failure the list is asked how long the object is, until it answers once. Before that
+    the object is not: a store in trouble gets one request for each attempt, and no more.
 
     Raises:
         ObjectStoreError: the store fails, in each of some attempts.
     """
-    size, is_listed = size_in_bytes, False
+    size, is_listed, failure = (
+        size_in_bytes,
+        False,
+        ObjectStoreError("get", name, "it was not asked"),
+    )
     for attempt in range(_ATTEMPTS_MAX):
         try:
             if attempt:

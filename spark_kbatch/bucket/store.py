@@ -225,7 +225,7 @@ class BucketStore(OwnSource):
         return [PartitionInfo(tp, view.offsets, view.size_in_bytes) for tp, view in views.items()]
 
     def verify(self, partitions: Iterable[TopicPartition] | None) -> Iterator[RepairReport]:
-        """Check the ledger and partitions, by default all; yield a report of each, as `BucketRepair.verify`.
+        """Check the ledger and partitions, by default all; yields as `BucketRepair.verify`.
 
         Raises:
             UnknownTopicOrPartitionError: one of them does not exist.

@@ -57,8 +57,8 @@ def maintain(
 
     PATH is its URL. Retention is kept too. A round can be stopped anywhere and run anywhere, beside jobs and beside other rounds. What nothing refers to any
     more is deleted about a week later, when no reader and no job can need it. Objects that are lost or
-    damaged are reported, and all else is done; then the exit code is 1. Where the ledger is so damaged that no one can write,
-    nothing is done, and all that can be seen is reported.
+    damaged are reported, and all else is done; then the exit code is 1. Where the ledger is so
+    damaged that no one can write, nothing is done, and all that can be seen is reported.
     """
     from spark_kbatch.bucket.maintenance import Maintenance  # noqa: PLC0415  only for a bucket
 
@@ -106,7 +106,7 @@ def maintain(
 
 @contextlib.contextmanager
 def _telling_damage(path: str, store: StoreOptions) -> Iterator[None]:
-    """Tell all that can be seen of a bucket whose ledger is damaged, before the error that it is."""
+    """Tell all that can be seen of a bucket whose ledger is damaged, before the error."""
     try:
         yield
     except CorruptLedgerError:

@@ -313,8 +313,8 @@ def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: 
     replicas have the same batches, and the records of commits and consumer groups. What is wrong is listed,
     with what `kbatch repair` would do, and so are replicas whose disks are away; then the exit code is 1.
     Without names, everything is checked. PATH may be the log dir of a real broker, or the URL of a bucket: there
-    it is each batch that the ledger refers to, and all that its checkpoints name. Where the ledger is damaged,
-    that is listed too, and checked is what can still be told.
+    it is each batch that the ledger refers to, and all that its checkpoints name. Where the ledger is
+    damaged, that is listed too, and checked is what can still be told.
     """
     ensure_goes_with(path, client)
     if bucket_scheme(path):
@@ -351,9 +351,11 @@ def _verified_bucket(
 
     mending = BucketRepair(path, parse_store_options(client, path, alone=True), dry_run=True)
     chosen = [tp for name in names for tp in mending.partitions_named(name)]
-    count = len(chosen) or mending.partitions_count
     return _with_progress(
-        mending.verify(chosen or None), f"Checking {path}", lambda: count, hidden=hidden
+        mending.verify(chosen or None),
+        f"Checking {path}",
+        lambda: len(chosen) or mending.partitions_count,
+        hidden=hidden,
     )
 
 

@@ -81,7 +81,7 @@ def test_each_byte_of_a_small_object_may_be_wrong(accidents: Accidents, kind: st
 
 
 def damaged_too(accidents: Accidents, kind: str) -> tuple[AgingObjects, str]:
-    """Return the objects, one of a kind of the ledger lost and one of young data flipped; and the latter's name."""
+    """Return the objects, one of a kind lost and one of young data flipped; and its name."""
     objects = accidents.copied(accidents.chosen(kind)[0], None)
     name = accidents.chosen(KINDS[11])[0]
     objects.put(name, flipped(accidents.content(name), len(accidents.content(name)) - 1))
