@@ -313,8 +313,8 @@ def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: 
     replicas have the same batches, and the records of commits and consumer groups. What is wrong is listed,
     with what `kbatch repair` would do, and so are replicas whose disks are away; then the exit code is 1.
     Without names, everything is checked. PATH may be the log dir of a real broker, or the URL of a bucket: there
-    it is each batch that the ledger refers to, and all that its checkpoints name. Where the ledger is
-    damaged, that is listed too, and checked is what can still be told.
+    it is each batch that the ledger refers to, and all that its checkpoints name. Where the ledger
+    is damaged, that is listed too, and checked is what can still be told.
     """
     ensure_goes_with(path, client)
     if bucket_scheme(path):
