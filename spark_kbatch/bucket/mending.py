@@ -93,7 +93,7 @@ class BucketRepair:
         """Repair the ledger and its checkpoints, and report it; raises as `Objects`.
 
         Args:
-            quick: whether to leave out whether each entry that a checkpoint has is sound.
+            quick: whether to leave out whether each entry before the newest checkpoint's is sound.
 
         Raises:
             UnsupportedLedgerError: writers need a later version.
@@ -147,7 +147,7 @@ class BucketRepair:
             self._found.append(f"{name}: {remains.faults[name]}; it is made again")
             if not self._dry_run:
                 self._objects.put(name, encode(remains.first_again()))
-        listed = {*remains.numbers} if quick else {*()}
+        listed = {*remains.numbers} - {base} if quick else {*()}  # that one is read by all
         for number in range(base + 1):
             if number not in listed and remains.entry(number) is None:
                 name = names.entry_name(number)

@@ -7,11 +7,13 @@ flipped bit. `tests.support.month_bucket` says what the bucket has, and what the
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
 import spark_kbatch
 from spark_kbatch.bucket import names
+from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError
 from tests.bucket.test_recovery import done, kbatch, send
 from tests.conftest import REPOSITORY
@@ -86,6 +88,21 @@ def damaged_too(accidents: Accidents, kind: str) -> tuple[AgingObjects, str]:
     name = accidents.chosen(KINDS[11])[0]
     objects.put(name, flipped(accidents.content(name), len(accidents.content(name)) - 1))
     return objects, name.removeprefix(f"{CLUSTER_ID}/")
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_verify_tells_whatever_stops_readers(
+    accidents: Accidents, damage: Callable[[bytes], bytes | None]
+) -> None:
+    name = accidents.chosen(KINDS[4])[0]
+    objects = accidents.copied(name, damage(accidents.content(name)))
+    with pytest.raises(CorruptLedgerError):
+        BucketStore(a_url(objects))
+
+    verified = kbatch("verify", a_url(objects))
+
+    assert verified.exit_code == 1
+    assert name.removeprefix(f"{CLUSTER_ID}/") in verified.stdout
 
 
 @pytest.mark.parametrize("kind", [KINDS[0], *KINDS[4:6]])
