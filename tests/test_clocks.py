@@ -174,7 +174,6 @@ USES = {
         "CommittedOffsets._has_expired": EXPIRY,
     },
     "server/server.py": {"Server.__init__": SHOWN},
-    "store/repetitions.py": {"Evidence.of_tasks": TIMES},
     "wire/oauth.py": {"TokenSource._unsecured": ENDING},
 }
 

@@ -15,16 +15,15 @@ An object that was cut short is damaged where it ends, and not a failure of the 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from spark_kbatch.bucket.extents import FINAL_EPOCH
-from spark_kbatch.bucket.objects import RangeReader, pause_by_chance, range_of
+from spark_kbatch.bucket.objects import RangeReader, range_of
 from spark_kbatch.bucket.placement import PlacedExtent
-from spark_kbatch.errors import CorruptRecordError, KBatchError, ObjectStoreError
+from spark_kbatch.errors import CorruptRecordError, KBatchError
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.record.header import (
     MAGIC,
@@ -40,8 +39,6 @@ from spark_kbatch.record.header import (
 WINDOW_BYTES = 4 << 20
 WINDOWS_AHEAD = 2
 _GAP_BYTES_MAX = 64 << 10  # between two extents that are read by one request all the same
-_ATTEMPTS_MAX = 4
-_PAUSE_MS = 100
 
 
 @contextlib.contextmanager
@@ -114,25 +111,17 @@ def _window(parts: Sequence[_ExtentPart]) -> _ReadWindow:
 
 
 def read_window(objects: RangeReader, window: _ReadWindow) -> bytes:
-    """Return a part of an object, less where it was cut short; repeat a request that fails.
+    """Return a part of an object, less where it was cut short; as `range_of`.
 
     Raises:
         MissingObjectError: there is no such object.
-        ObjectStoreError: the last attempt failed.
+        ObjectStoreError: the store fails.
     """
-
-    def ask() -> bytes:
-        size = window.end_position - window.position
-        data = range_of(objects, window.name, window.position, size)
-        if data is None:
-            raise MissingObjectError(window.name)
-        return data
-
-    for attempt in range(_ATTEMPTS_MAX - 1):
-        with contextlib.suppress(ObjectStoreError):
-            return ask()
-        time.sleep(pause_by_chance(_PAUSE_MS << attempt) / 1000)
-    return ask()
+    size = window.end_position - window.position
+    data = range_of(objects, window.name, window.position, size)
+    if data is None:
+        raise MissingObjectError(window.name)
+    return data
 
 
 class _StoredBatch(NamedTuple):

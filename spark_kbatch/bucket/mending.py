@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ from spark_kbatch.bucket.checkpoints import LostPartError
 from spark_kbatch.bucket.entries import NO_ENTRY, Entry, encode
 from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.ledger import Ledger, ensure_may_write, real_timing
-from spark_kbatch.bucket.merging import Merger, MergeRun
+from spark_kbatch.bucket.merging import Merger, MergeRun, is_small
 from spark_kbatch.bucket.place import read_cluster, replace_cluster
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.reading import partitions_of, topic_id_of
@@ -46,7 +47,7 @@ from spark_kbatch.bucket.remains import LedgerRemains, remains_at
 from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState
 from spark_kbatch.errors import CorruptLedgerError
 from spark_kbatch.log.repair import RepairReport
-from spark_kbatch.model import LONG_MAX, TopicPartition
+from spark_kbatch.model import LONG_MAX, NO_PARTITION, TopicPartition
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
 _LEFT = "it is left as it is"
@@ -92,7 +93,7 @@ class BucketRepair:
         """Repair the ledger and its checkpoints, and report it; raises as `Objects`.
 
         Args:
-            quick: whether to leave out whether each entry that a checkpoint has is sound.
+            quick: whether to leave out whether each entry before the newest checkpoint's is sound.
 
         Raises:
             UnsupportedLedgerError: writers need a later version.
@@ -156,7 +157,7 @@ class BucketRepair:
         base = max((one for one in remains.checkpoints if remains.root(one)), default=NO_ENTRY)
         if base == NO_ENTRY and remains.entry(0) is None and state.checkpoint == NO_CHECKPOINT:
             self._put_entry("it is made again", remains.first_again())
-        listed = {*remains.numbers} if quick else {*()}
+        listed = {*remains.numbers} - {base} if quick else {*()}  # that one is read by all
         for number in range(base + 1):
             if number not in listed and remains.entry(number) is None:
                 self._put_entry(
@@ -189,6 +190,27 @@ class BucketRepair:
 
     # Partitions.
 
+    def verify(self, chosen: Iterable[TopicPartition] | None = None) -> Iterator[RepairReport]:
+        """Check all, or the ledger and some partitions, as far as can be told; yield reports.
+
+        That of the ledger has the topic "" and the partition -1, and is left out if it is well.
+        """
+        _, *found = self.ledger(quick=True)
+        if any(found):
+            yield RepairReport(NO_PARTITION, -1, -1, *found)
+        yield from self.partitions(chosen)
+
+    def seen(self) -> Iterator[str]:
+        """Yield sentences of what maintenance can see: the ledger, lost data, what it may merge."""
+
+        def why_small(placed: PlacedExtent) -> str:
+            return why_damaged(self._objects, placed) if is_small(placed) else ""
+
+        yield from itertools.chain(*self.ledger(quick=True)[1:])
+        for one in self._remains.missing(self._state, why_small):
+            topic_partition = TopicPartition(self._state.topics[one.topic_id].name, one.partition)
+            yield f"{topic_partition}: {Fault(one.start_offset, one.next_offset, one.why)}"
+
     @property
     def partitions_count(self) -> int:
         """How many partitions there are."""
@@ -203,7 +225,14 @@ class BucketRepair:
         topic, _, number = name.rpartition("-")
         if name not in self._state.topic_ids and topic and number.isdecimal():
             return [self.known(TopicPartition(topic, int(number)))]
+        self._ensure_told(name)
         return partitions_of(self._state, name)
+
+    def _ensure_told(self, topic: str) -> None:
+        """Raise CorruptLedgerError if a topic may be in what cannot be told."""
+        if self._why and topic not in self._state.topic_ids:
+            name, _, reason = self._why.partition(": ")
+            raise CorruptLedgerError(name, reason)
 
     def known(self, topic_partition: TopicPartition) -> TopicPartition:
         """Return a partition.
@@ -212,6 +241,7 @@ class BucketRepair:
             UnknownTopicOrPartitionError: it does not exist.
         """
         topic, partition = topic_partition
+        self._ensure_told(topic)
         self._state.partition(topic_id_of(self._state, topic), partition)
         return topic_partition
 

@@ -8,7 +8,6 @@ rename, no append, no change of an object that compares it first.
 from __future__ import annotations
 
 import bisect
-import contextlib
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +16,10 @@ from typing import NamedTuple, Protocol
 
 from spark_kbatch import clock
 from spark_kbatch.errors import ObjectStoreError
+
+# Of a range.
+_ATTEMPTS_MAX = 4
+_PAUSE_MS = 100
 
 
 class CreateAnswer(Enum):
@@ -158,23 +161,34 @@ def range_of(objects: RangeReader, name: str, position: int, size_in_bytes: int)
     """Return a range of an object, less where the object ends before; None if there is none.
 
     A store that fails and an object that was cut short look alike: too little comes, or an error.
-    So the list is asked how long the object is, once.
+    So after a failure the list is asked how long the object is, until it answers once. Before that
+    the object is not: a store in trouble gets one request for each attempt, and no more.
 
     Raises:
-        ObjectStoreError: the store fails, and the object has the range.
+        ObjectStoreError: the store fails, in each of some attempts.
     """
-    with contextlib.suppress(ObjectStoreError):
-        data = objects.get_range(name, position, size_in_bytes)
-        if data is None or len(data) == size_in_bytes:
-            return data
-    listed = objects.list(name[: name.rfind("/") + 1], name[:-1])
-    found = next((one for one in listed if one.name >= name), None)
-    end = found.size_in_bytes if found is not None and found.name == name else 0
-    size = min(end - position, size_in_bytes)
-    data = objects.get_range(name, position, size) if size > 0 else b""
-    if data is not None and len(data) < size:
-        raise ObjectStoreError("get", name, f"fewer than {size} bytes came")
-    return data
+    size, is_listed, failure = (
+        size_in_bytes,
+        False,
+        ObjectStoreError("get", name, "it was not asked"),
+    )
+    for attempt in range(_ATTEMPTS_MAX):
+        try:
+            if attempt:
+                clock.sleep_ms(pause_by_chance(_PAUSE_MS << (attempt - 1)))
+            if attempt and not is_listed:
+                listed = objects.list(name[: name.rfind("/") + 1], name[:-1])
+                found = next((one for one in listed if one.name >= name), None)
+                if found is None or found.name != name:
+                    return None  # deleted, maybe since the first attempt
+                size, is_listed = max(min(found.size_in_bytes - position, size), 0), True
+            data = objects.get_range(name, position, size) if size else b""
+            if data is None or len(data) == size:
+                return data
+            failure = ObjectStoreError("get", name, f"{len(data)} bytes came of {size}")
+        except ObjectStoreError as error:
+            failure = error
+    raise failure
 
 
 def create_or_get(

@@ -28,8 +28,7 @@ from spark_kbatch.bucket.batch_stream import (
     MissingObjectError,
     request_threads,
 )
-from spark_kbatch.bucket.checking import Fault, faults
-from spark_kbatch.bucket.extents import Change, within
+from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.objects import RangeReader
 from spark_kbatch.bucket.overwritten import OVERWRITTEN_KEPT_MS
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
@@ -44,7 +43,6 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import (
     LONG_MAX,
     MAX_TIMESTAMP,
@@ -132,19 +130,6 @@ class BucketView:
                     first, size = at, 0.0
             size += (end - first) * offset_bytes
         return points
-
-    def check(self, topic_partition: TopicPartition) -> RepairReport:
-        """Check all that the view shows, and report what is wrong; raises as `checking.faults`."""
-        start, end = self.offsets.log_start_offset, self.offsets.log_end_offset
-        found: Iterable[Fault]
-        try:
-            _, changes = self._reads.ledger.partition(self._topic_id, self._partition)
-        except CorruptLedgerError as error:
-            found = [Fault(start, end, f"{error.name}: {error.reason}")]
-        else:
-            changes = within(changes, start, end)
-            found = faults(self._reads.objects, self._reads.placements, changes, start, end)
-        return RepairReport(topic_partition, start, end, (), tuple(map(str, found)))
 
     def load(self) -> None:
         """Load what index objects tell, so that each is asked for once."""
@@ -263,12 +248,13 @@ class PartitionReader:
             self._stream = None  # it ends where the log did
         self._ensure_in_range(asked.offset)
         try:
-            read = self._take(asked)
+            try:
+                read = self._take(asked)
+            except CorruptRecordError:
+                self._held = None
+                read = self._take(asked)
         except (MissingObjectError, CorruptLedgerError) as error:  # the latter of an index
             read = self._take_elsewhere(asked, error)
-        except CorruptRecordError:
-            self._held = None
-            read = self._take(asked)
         is_end = not read.batches or read.batches[-1][1].next_offset >= self._end_offset
         if is_end and self._held is None:
             self._look(self._reads.ledger)  # raises if these are not of the topic that has the name

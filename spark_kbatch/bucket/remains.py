@@ -40,7 +40,7 @@ from spark_kbatch.bucket.entries import (
 from spark_kbatch.bucket.extents import Change, Stretch
 from spark_kbatch.bucket.objects import Folder, Objects
 from spark_kbatch.bucket.place import cluster_id_at
-from spark_kbatch.bucket.placement import Placements
+from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState
 from spark_kbatch.bucket.urls import checked, objects_at
 from spark_kbatch.errors import ConfigError, CorruptLedgerError, KBatchError, UnsupportedLedgerError
@@ -284,13 +284,22 @@ class LedgerRemains:
                     found.update(dict.fromkeys(one.stretch for one in changes))
         return [*found]
 
-    def missing(self, state: LedgerState) -> Iterator[MissingData]:
-        """Yield what a state refers to and is not there; what is there is not read."""
+    def missing(
+        self, state: LedgerState, why_else: Callable[[PlacedExtent], str] = lambda _: ""
+    ) -> Iterator[MissingData]:
+        """Yield what a state refers to and is not there; what is there is not read.
+
+        Args:
+            state: of the ledger.
+            why_else: returns what is wrong with data that is there; empty if nothing is.
+        """
         for topic_id, changes in self.changes(state):
             for change in changes:
-                yield from self._missing(topic_id, change)
+                yield from self._missing(topic_id, change, why_else)
 
-    def _missing(self, topic_id: str, change: Change) -> Iterator[MissingData]:
+    def _missing(
+        self, topic_id: str, change: Change, why_else: Callable[[PlacedExtent], str]
+    ) -> Iterator[MissingData]:
         def missing(start: int, end: int, count: int, name: str, why: str) -> MissingData:
             began, partition = names.began_at(name), change.stretch.partition
             return MissingData(topic_id, partition, start, end, count, change.number, began, why)
@@ -298,7 +307,7 @@ class LedgerRemains:
         try:
             for one in self._placements.whole(change):
                 name, position, size, _, count, *_ = one.extent
-                why = self._why_missing(name, position + size)
+                why = self._why_missing(name, position + size) or why_else(one)
                 if why:
                     yield missing(one.start_offset, one.next_offset, count, name, why)
         except CorruptLedgerError as error:

@@ -56,7 +56,6 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import (
     LONG_MAX,
-    NO_PARTITION,
     LogOffsets,
     OffsetRange,
     PartitionInfo,
@@ -225,16 +224,16 @@ class BucketStore(OwnSource):
             view.load()  # for the whole topic
         return [PartitionInfo(tp, view.offsets, view.size_in_bytes) for tp, view in views.items()]
 
-    def check(self, topic_partition: TopicPartition) -> RepairReport:
-        """Check all batches of one partition, and return a report of what is wrong."""
-        return self._reads.views([topic_partition])[topic_partition].check(topic_partition)
+    def verify(self, partitions: Iterable[TopicPartition] | None) -> Iterator[RepairReport]:
+        """Check the ledger and partitions, by default all; yields as `BucketRepair.verify`.
 
-    def check_ledger(self) -> RepairReport | None:
-        """Check what checkpoints name, and return a report of what is wrong; None if nothing is."""
+        Raises:
+            UnknownTopicOrPartitionError: one of them does not exist.
+        """
         from spark_kbatch.bucket.mending import BucketRepair  # noqa: PLC0415  seldom needed
 
-        _, *found = BucketRepair(self.address, self._options, dry_run=True).ledger(quick=True)
-        return RepairReport(NO_PARTITION, -1, -1, *found) if any(found) else None
+        mending = BucketRepair(self.address, self._options, dry_run=True)
+        return mending.verify(None if partitions is None else [*map(mending.known, partitions)])
 
     def repair(
         self, partitions: Iterable[TopicPartition] | None, *, dry_run: bool

@@ -15,8 +15,14 @@ from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.cli.paths import bucket_argument, client_options
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.cli.stopping import asked_to_stop
-from spark_kbatch.errors import CorruptRecordError, ObjectStoreError
-from spark_kbatch.options.object_store import parse_store_options
+from spark_kbatch.errors import (
+    CommitError,
+    CorruptLedgerError,
+    CorruptRecordError,
+    ObjectAccessDeniedError,
+    ObjectStoreError,
+)
+from spark_kbatch.options.object_store import StoreOptions, parse_store_options
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
@@ -51,7 +57,8 @@ def maintain(
 
     PATH is its URL. Retention is kept too. A round can be stopped anywhere and run anywhere, beside jobs and beside other rounds. What nothing refers to any
     more is deleted about a week later, when no reader and no job can need it. Objects that are lost or
-    damaged are reported, and all else is done; then the exit code is 1.
+    damaged are reported, and all else is done; then the exit code is 1. Where the ledger is so
+    damaged that no one can write, nothing is done, and all that can be seen is reported.
     """
     from spark_kbatch.bucket.maintenance import Maintenance  # noqa: PLC0415  only for a bucket
 
@@ -59,7 +66,9 @@ def maintain(
         raise click.UsageError("--every and --dry-run do not go together")
     if erase is not None and (dry_run or every is not None):
         raise click.UsageError("--erase goes with neither --dry-run nor --every")
-    maintenance = Maintenance(path, parse_store_options(client, path, alone=True))
+    store = parse_store_options(client, path, alone=True)
+    with _telling_damage(path, store):
+        maintenance = Maintenance(path, store)
     if erase is not None:
         if not yes:
             confirm([f"{path}: topic {erase} with all its records"], "erase", "erased")
@@ -70,9 +79,14 @@ def maintain(
     stop = asked_to_stop() if every is not None else None
     while True:
         try:
-            with _progress(path, hidden=as_json) as on_progress:
+            with _telling_damage(path, store), _progress(path, hidden=as_json) as on_progress:
                 done = maintenance.run(dry_run=dry_run, on_progress=on_progress)
-        except (ObjectStoreError, CorruptRecordError) as error:
+        except (
+            CommitError,
+            CorruptRecordError,
+            ObjectAccessDeniedError,  # as of a function for credentials that fails once
+            ObjectStoreError,
+        ) as error:
             if stop is None:
                 raise
             click.echo(visible(f"kbatch: {error}; the next round tries again"), err=True)
@@ -88,6 +102,19 @@ def maintain(
                 sys.exit(1)
         if stop is None or stop.wait(every):
             return
+
+
+@contextlib.contextmanager
+def _telling_damage(path: str, store: StoreOptions) -> Iterator[None]:
+    """Tell all that can be seen of a bucket whose ledger is damaged, before the error."""
+    try:
+        yield
+    except CorruptLedgerError:
+        from spark_kbatch.bucket.mending import BucketRepair  # noqa: PLC0415  only for a bucket
+
+        for sentence in BucketRepair(path, store, dry_run=True).seen():
+            click.echo(visible(f"kbatch: {sentence}"), err=True)
+        raise
 
 
 @click.command(epilog=examples("kbatch describe s3://my-bucket/events"))

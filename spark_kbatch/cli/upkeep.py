@@ -252,7 +252,7 @@ def repair(
     chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
     reports = cluster.repair(chosen or None, dry_run=dry_run)
     done = _with_progress(
-        reports, f"Repairing {cluster.address}", chosen, lambda: _count(cluster), hidden=as_json
+        reports, f"Repairing {cluster.address}", _count(cluster, chosen), hidden=as_json
     )
     _print_repaired(done, dry_run=dry_run, as_json=as_json)
     if any(report.damaged or report.offline for report in done):
@@ -281,9 +281,11 @@ def _repair_bucket(
         print_line(visible(f"ledger: {state}, entries 0 to {ledger.last_entry}"))
         for sentence in (*ledger.found, *ledger.damaged):
             print_line(visible(f"  {sentence}"))
-    reports = mending.partitions(chosen or None)
     done = _with_progress(
-        reports, f"Repairing {path}", chosen, lambda: mending.partitions_count, hidden=as_json
+        mending.partitions(chosen or None),
+        f"Repairing {path}",
+        lambda: len(chosen) or mending.partitions_count,
+        hidden=as_json,
     )
     _print_repaired(done, dry_run=dry_run, as_json=as_json)
     if ledger.damaged or any(report.damaged for report in done):
@@ -311,15 +313,21 @@ def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: 
     replicas have the same batches, and the records of commits and consumer groups. What is wrong is listed,
     with what `kbatch repair` would do, and so are replicas whose disks are away; then the exit code is 1.
     Without names, everything is checked. PATH may be the log dir of a real broker, or the URL of a bucket: there
-    it is each batch that the ledger refers to, and all that its checkpoints name.
+    it is each batch that the ledger refers to, and all that its checkpoints name. Where the ledger
+    is damaged, that is listed too, and checked is what can still be told.
     """
     ensure_goes_with(path, client)
-    cluster = open_for_reading(path, client=client)
-    chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
-    reports = cluster.verify(chosen or None)
-    done = _with_progress(
-        reports, f"Checking {cluster.address}", chosen, lambda: _count(cluster), hidden=as_json
-    )
+    if bucket_scheme(path):
+        done = _verified_bucket(path, names, client, hidden=as_json)
+    else:
+        cluster = open_for_reading(path, client=client)
+        chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
+        done = _with_progress(
+            cluster.verify(chosen or None),
+            f"Checking {path}",
+            _count(cluster, chosen),
+            hidden=as_json,
+        )
     wrong = [report for report in done if report.found or report.damaged]
     away = [report for report in done if report.offline]
     told = [report for report in done if report in wrong or report in away]
@@ -335,25 +343,40 @@ def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: 
         sys.exit(1)
 
 
-def _count(cluster: Cluster) -> int:
-    return sum(len(cluster.partitions(name)) for name in cluster.topic_names(internal=True))
+def _verified_bucket(
+    path: str, names: Sequence[str], client: Mapping[str, str], *, hidden: bool
+) -> list[RepairReport]:
+    """Check a bucket without opening its cluster, which its ledger may be too damaged for."""
+    from spark_kbatch.bucket.mending import BucketRepair  # noqa: PLC0415  only for a bucket
+
+    mending = BucketRepair(path, parse_store_options(client, path, alone=True), dry_run=True)
+    chosen = [tp for name in names for tp in mending.partitions_named(name)]
+    return _with_progress(
+        mending.verify(chosen or None),
+        f"Checking {path}",
+        lambda: len(chosen) or mending.partitions_count,
+        hidden=hidden,
+    )
+
+
+def _count(cluster: Cluster, chosen: Sequence[TopicPartition]) -> Callable[[], int]:
+    """Return what counts the partitions that were chosen, or all."""
+    return lambda: (
+        len(chosen)
+        or sum(len(cluster.partitions(one)) for one in cluster.topic_names(internal=True))
+    )
 
 
 def _with_progress(
-    reports: Iterable[RepairReport],
-    what: str,
-    chosen: Sequence[TopicPartition],
-    count: Callable[[], int],
-    *,
-    hidden: bool,
+    reports: Iterable[RepairReport], title: str, count: Callable[[], int], *, hidden: bool
 ) -> list[RepairReport]:
     """Collect the reports of a verify or repair, with a progress bar of partitions on a terminal."""
     found = []
-    with progress_bar(what, hidden=hidden) as on_progress:
+    with progress_bar(title, hidden=hidden) as on_progress:
         total = None
         if on_progress is not None:
             with contextlib.suppress(KBatchError):
-                total = len(chosen) or count()
+                total = count()
         for report in reports:
             found.append(report)
             if on_progress is not None:

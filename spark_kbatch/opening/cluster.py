@@ -11,7 +11,6 @@ Checks arguments and delegates to the place's store.
 from __future__ import annotations
 
 import datetime
-import itertools
 import re
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -783,7 +782,7 @@ class Cluster:
         Returns:
             A report for each partition, as it is done: what `repair` would repair, batches that are
             damaged beyond repair, and replicas that were not looked at, because their disks are away.
-            Of all of a bucket first one of its ledger, with the topic "" and the partition -1, if
+            Of a bucket first one of its ledger, with the topic "" and the partition -1, if
             something is wrong there.
         """
         self._ensure_open()
@@ -791,15 +790,16 @@ class Cluster:
         if partitions is not None:
             chosen = arguments.topic_partitions("partitions", partitions)
         check: Callable[[TopicPartition], RepairReport] | None = getattr(self._store, "check", None)
+        verify: Callable[[Any], Iterator[RepairReport]] | None = getattr(
+            self._store, "verify", None
+        )
+        if verify is not None:
+            return verify(chosen)
         if check is not None:
             if chosen is None:
                 names = self.topic_names(internal=True)
                 chosen = [tp for name in names for tp in self.partitions(name)]
-            reports = map(check, chosen)
-            check_ledger = getattr(self._store, "check_ledger", None)
-            if partitions is not None or check_ledger is None:
-                return reports
-            return filter(None, itertools.chain((check_ledger(),), reports))
+            return map(check, chosen)
         from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
 
         folder = self._folder("upkeep")

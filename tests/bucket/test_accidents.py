@@ -7,12 +7,14 @@ flipped bit. `tests.support.month_bucket` says what the bucket has, and what the
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
 import spark_kbatch
 from spark_kbatch.bucket import names
-from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.bucket.store import BucketStore
+from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError
 from tests.bucket.test_recovery import done, kbatch, send
 from tests.conftest import REPOSITORY
 from tests.support.bucket_objects import AgingObjects, a_url, values
@@ -78,6 +80,49 @@ def test_each_byte_of_a_small_object_may_be_wrong(accidents: Accidents, kind: st
         used, kept = accidents.used(name, flipped(data, at))
         assert used in TABLE[kind][0]
         assert used == "stop" or kept == accidents.all
+
+
+def damaged_too(accidents: Accidents, kind: str) -> tuple[AgingObjects, str]:
+    """Return the objects, one of a kind lost and one of young data flipped; and its name."""
+    objects = accidents.copied(accidents.chosen(kind)[0], None)
+    name = accidents.chosen(KINDS[11])[0]
+    objects.put(name, flipped(accidents.content(name), len(accidents.content(name)) - 1))
+    return objects, name.removeprefix(f"{CLUSTER_ID}/")
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_verify_tells_whatever_stops_readers(
+    accidents: Accidents, damage: Callable[[bytes], bytes | None]
+) -> None:
+    name = accidents.chosen(KINDS[4])[0]
+    objects = accidents.copied(name, damage(accidents.content(name)))
+    with pytest.raises(CorruptLedgerError):
+        BucketStore(a_url(objects))
+
+    verified = kbatch("verify", a_url(objects))
+
+    assert verified.exit_code == 1
+    assert name.removeprefix(f"{CLUSTER_ID}/") in verified.stdout
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], *KINDS[4:6]])
+def test_a_bad_batch_is_told_beside_what_is_lost_of_the_ledger(
+    accidents: Accidents, kind: str
+) -> None:
+    objects, batch = damaged_too(accidents, kind)
+    lost = accidents.chosen(kind)[0].removeprefix(f"{CLUSTER_ID}/")
+
+    verified = kbatch("verify", a_url(objects))
+
+    assert verified.exit_code == 1
+    assert f"{lost} is missing" in verified.stdout or f"{lost}: it is missing" in verified.stdout
+    assert batch in verified.stdout
+    assert "1 partition with faults" in verified.stdout
+
+    stopped = kbatch("maintain", a_url(objects))
+    assert isinstance(stopped.exception, CorruptLedgerError)
+    assert f"{lost} is missing" in stopped.stderr or f"{lost}: it is missing" in stopped.stderr
+    assert f"{batch}: CRC-32C" in stopped.stderr
 
 
 def test_a_part_and_its_copy_that_are_lost_take_the_records_that_they_told_of(

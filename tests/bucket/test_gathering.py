@@ -217,7 +217,7 @@ def test_extents_that_an_index_lists_are_loaded_index_by_index(
 def test_a_request_that_fails_is_repeated_and_one_that_fails_always_is_an_error(
     cluster: Cluster, objects: FailingObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_kbatch.bucket.batch_stream.time.sleep", lambda _s: None)
+    monkeypatch.setattr("spark_kbatch.bucket.objects._PAUSE_MS", 0)
     load, expected = Load(cluster), in_python(cluster)
     objects.failures = 3
     assert load.read() == expected

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import spark_kbatch
+from spark_kbatch import Cluster
 from spark_kbatch.bucket import names, place
-from spark_kbatch.bucket.objects import MemoryObjects, range_of
+from spark_kbatch.bucket.maintenance import Maintenance
+from spark_kbatch.bucket.objects import MemoryObjects, ObjectInfo, range_of
 from spark_kbatch.bucket.place import cluster_folders, create_cluster
 from spark_kbatch.bucket.real_objects import RealObjects
 from spark_kbatch.bucket.store import BucketStore
-from spark_kbatch.errors import ConfigError, CorruptLedgerError, CorruptRecordError
+from spark_kbatch.errors import (
+    ConfigError,
+    CorruptLedgerError,
+    CorruptRecordError,
+    ObjectStoreError,
+)
 from tests.bucket.test_recovery import done, kbatch, numbered, send, url_of
 from tests.support.bucket_jobs import begun, commit_batch, staged
 from tests.support.bucket_objects import AllCounted, a_bucket, a_url, opened_again, values
@@ -179,6 +186,109 @@ def test_a_range_of_an_object_that_was_cut_short_is_what_is_left_of_it(
 
     assert range_of(objects, "folder/object", 5, 15) == (b"0123456789" * 2)[5:size]
     assert range_of(objects, "folder/gone", 5, 15) is None
+
+
+class Troubled(AllCounted):
+    """Objects whose data is away for some requests, and may change after the first of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 0  # of requests for data or lists of it that are left
+        self.then: Callable[[], object] = lambda: None  # after the next failure
+
+    def _fail_maybe(self, name: str) -> None:
+        if "data/" in name and self.failures:
+            self.failures -= 1
+            then, self.then = self.then, lambda: None
+            then()
+            raise ObjectStoreError("get", name, "503")
+
+    def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
+        data = super().get_range(name, position, size_in_bytes)
+        self._fail_maybe(name)
+        return data
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        found = super().list(prefix, start_after)
+        self._fail_maybe(prefix)
+        return found
+
+
+@pytest.fixture
+def troubled(monkeypatch: pytest.MonkeyPatch) -> Troubled:
+    monkeypatch.setattr("spark_kbatch.bucket.objects._PAUSE_MS", 0)
+    objects = Troubled()
+    objects.put("data/object", b"0123456789")
+    objects.taken()
+    return objects
+
+
+def test_a_store_in_trouble_gets_one_request_for_each_attempt(troubled: Troubled) -> None:
+    troubled.failures = 4
+    with pytest.raises(ObjectStoreError, match="503"):
+        range_of(troubled, "data/object", 2, 5)
+    assert sum(troubled.taken().values()) == 4
+
+    troubled.failures = 3
+    assert range_of(troubled, "data/object", 2, 5) == b"23456"
+    assert sum(troubled.taken().values()) == 5  # and the list answered
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_an_object_that_is_deleted_while_the_store_fails_is_missing_and_not_cut_short(
+    troubled: Troubled, failures: int
+) -> None:
+    troubled.failures, troubled.then = failures, lambda: troubled.delete(["data/object"])
+
+    assert range_of(troubled, "data/object", 2, 5) is None
+
+
+def merged(cluster: Cluster, objects: Troubled) -> Callable[[], None]:
+    """Return what merges a cluster's small objects, and deletes these."""
+
+    def merge() -> None:
+        small = [one.name for one in objects.list(f"{cluster.cluster_id}/data/")]
+        assert Maintenance(url_of(cluster)).run(run_extents=2).merged.segments == 1
+        objects.delete(small)
+
+    return merge
+
+
+def test_a_record_whose_object_is_merged_away_while_the_store_fails_is_read(
+    troubled: Troubled,
+) -> None:
+    cluster = a_bucket(troubled, "events")
+    send(cluster, *numbered(3))
+    reader = opened_again(cluster)
+    troubled.failures, troubled.then = 1, merged(cluster, troubled)
+
+    assert [*values(reader)] == numbered(3)
+
+
+def test_a_record_whose_object_is_merged_away_before_a_second_look_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class OneCut(Troubled):
+        """Objects of which the first range comes with a wrong byte, and `then` follows."""
+
+        def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
+            data = super().get_range(name, position, size_in_bytes)
+            if self.cut and data and "data/" in name:
+                self.cut = False
+                self.then()
+                return b"\1" + data[1:]
+            return data
+
+        cut = False
+
+    objects = OneCut()
+    cluster = a_bucket(objects, "events")
+    send(cluster, *numbered(3))
+    reader = opened_again(cluster)
+    objects.cut, objects.then = True, merged(cluster, objects)
+
+    assert [*values(reader)] == numbered(3)
+    assert not objects.cut
 
 
 def test_a_cut_object_takes_its_records_and_everything_else_is_done(tmp_path: Path) -> None:

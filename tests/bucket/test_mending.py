@@ -140,6 +140,32 @@ def test_an_entry_that_nothing_tells_of_is_left_and_recover_is_named(
     assert kbatch("verify", url_of(cluster)).exit_code == 1
 
 
+def test_verify_goes_up_to_an_entry_that_nothing_tells_of(
+    cluster: Cluster, objects: MemoryObjects
+) -> None:
+    """From the command line and in Python, where the cluster was open before."""
+    send(cluster, *numbered(20))
+    cluster.create_topic("late")
+    lose(objects, cluster, names.entry_name(18))
+    damage(objects, cluster, of_kind(objects, "data")[3])
+
+    shown = kbatch("verify", url_of(cluster))
+    first, *others = cluster.verify()
+
+    assert shown.exit_code == 1
+    assert f"{names.entry_name(18)}: it is missing" in shown.stdout
+    assert "2 partitions checked: 1 partition with faults" in shown.stdout
+    assert "it is missing" in first.damaged[0]
+    assert [len(one.damaged) for one in others] == [1, 0]
+    assert kbatch("verify", url_of(cluster), "events-1").stdout.endswith(
+        "1 partition checked: none with faults.\n"
+    )
+    for command in ("verify", "repair"):  # it may be there
+        error = kbatch(command, url_of(cluster), "late").exception
+        assert isinstance(error, CorruptLedgerError)
+        assert error.name == names.entry_name(18)
+
+
 @pytest.mark.parametrize("how", ["missing", "damaged"])
 def test_the_object_that_names_the_cluster_is_put_again(
     cluster: Cluster, objects: MemoryObjects, how: str

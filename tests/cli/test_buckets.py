@@ -24,7 +24,13 @@ from spark_kbatch.cli import consuming
 from spark_kbatch.cli.main import cli
 from spark_kbatch.cli.paths import ensure_bucket, ensure_folder
 from spark_kbatch.cli.stopping import StopOnceBegun
-from spark_kbatch.errors import ObjectAccessDeniedError, ObjectStoreError
+from spark_kbatch.errors import (
+    CorruptRecordError,
+    KBatchError,
+    ObjectAccessDeniedError,
+    ObjectStoreError,
+    OutcomeUnknownError,
+)
 from tests.conftest import REPOSITORY
 from tests.support.bucket_jobs import commit_micro_batch
 from tests.support.commands import COMMANDS
@@ -276,19 +282,25 @@ def test_maintain_goes_on_until_it_is_told_to_stop(tmp_path: Path) -> None:
 def test_maintain_goes_on_after_a_round_that_failed(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one does in which the store was away, or found a damaged batch."""
+    """As one does in which the store or the credentials were away, or found a damaged batch."""
     done("create-topic", url, "events")
-    rounds = []
+    errors: list[KBatchError] = [
+        ObjectStoreError("get", "ledger/1", "for a test"),
+        ObjectAccessDeniedError("put", "ledger/1", "for a test"),
+        OutcomeUnknownError("outcome unknown", "for a test", 7, "ab"),
+        CorruptRecordError("for a test"),
+    ]
+    rounds: list[int] = []
 
     def run(*_: object, **__: object) -> NoReturn:
         rounds.append(1)
-        if len(rounds) == 3:
+        if len(rounds) > len(errors):
             raise KeyboardInterrupt
-        raise ObjectStoreError("get", "ledger/1", "for a test")
+        raise errors[len(rounds) - 1]
 
     monkeypatch.setattr(Maintenance, "run", run)
     found = kbatch("maintain", url, "--every", "1")
-    assert (len(rounds), found.stderr.count("for a test")) == (3, 2)
+    assert (len(rounds), found.stderr.count("for a test")) == (5, 4)
     rounds.clear()
     assert kbatch("maintain", url).exit_code == 1
 

@@ -286,13 +286,13 @@ def _kbatch(command: str, objects: AgingObjects, *words: str) -> Result:
 
 
 def _exit(result: Result, whole: str, told: str) -> str:
-    """Return what a command did by its exit code, "stops" if it ended with an error."""
+    """Return what a command did by its exit code, "stops" where it ended with an error."""
     if result.exit_code == 0:
         return whole
     if isinstance(result.exception, SystemExit):
         return told
     assert isinstance(result.exception, KBatchError), result.exception
-    return "stops"
+    return "stops, and says so" if result.stderr else "stops"
 
 
 def _recovered(result: Result) -> str:
