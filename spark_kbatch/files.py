@@ -378,7 +378,7 @@ class Files:
         """Return True if a directory is at `path`."""
         return path.is_dir()
 
-    def is_link(self, path: Path) -> bool:
+    def is_link(self, path: Path | str) -> bool:
         """Return True if a symbolic link is at `path`."""
         return os.path.islink(path)  # noqa: PTH114  in every append, and faster than Path's
 
@@ -391,9 +391,13 @@ class Files:
             OSError: one is a link.
             ValueError: `folder` is not below `root`.
         """
-        for one in (folder, *folder.parents)[: len(folder.relative_to(root).parts)]:
+        one, top = os.fspath(folder), os.fspath(root)  # text, as each append looks
+        while len(one) > len(top):
             if self.is_link(one):
                 raise _of_link(OSError(errno.ELOOP, ""), one)
+            one = os.path.dirname(one)  # noqa: PTH120  a fifth of a path's time
+        if one != top:
+            raise ValueError(f"{folder} is not below {root}")
 
     def list(self, directory: Path) -> list[str]:
         """Return the names in `directory`, sorted."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import os
 import threading
 import uuid
 from collections.abc import Callable, Collection
@@ -63,6 +64,7 @@ class LogDirs:
         self, files: Files, cluster_file: ClusterFile, monotonic_ms: Callable[[], int]
     ) -> None:
         self._files, self._cluster_file, self._monotonic_ms = files, cluster_file, monotonic_ms
+        self._folder = cluster_file.path.parent
         self._mutex: threading.Lock  # guards the next two; innermost
         mutexes.make(self, "_mutex")
         self._offline: dict[int, _Offline] = {}
@@ -187,8 +189,8 @@ class LogDirs:
         # Nothing can stand in for the only one, so the caller that uses it finds out what is wrong.
         # Only a link, or cluster.json, could lead to the log dir of another cluster.
         (path, *others) = (one.path for one in self.all)
-        is_in_path = path.parent == self._cluster_file.path.parent and not self._files.is_link(path)
-        return (not others and is_in_path) or self.is_online(node_id)
+        is_only = not others and str(path) == f"{self._folder}{os.sep}{path.name}"
+        return (is_only and not self._files.is_link(path)) or self.is_online(node_id)
 
     def look_again(self) -> None:
         """Have each offline log dir checked again on its next use, without waiting for its retry time."""
