@@ -105,7 +105,6 @@ USES = {
         "alter_offsets": TIMES,
     },
     "commit/coordinator.py": {
-        "Coordinator.commit": TIMES,
         "Coordinator._publish_locked": TIMES,
         "Coordinator.elect_unclean": TIMES,
         "Coordinator._prepare": KEPT,
@@ -162,7 +161,7 @@ USES = {
         "Partition.append_together_locked": TIMES,
         "Partition._deleted_on_leader_locked": KEPT,
     },
-    "store/repetitions.py": {"Evidence.of_tasks": TIMES},
+    "store/repetitions.py": {"Evidence.of_tasks": TIMES, "Evidence._of": TIMES},
     "server/groups/membership.py": {
         "Memberships.join": TIMES,
         "Memberships._prepare_rebalance": TIMES,
