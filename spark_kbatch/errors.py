@@ -12,6 +12,7 @@ KBatchError
   OffsetOutOfRangeError             offset, log_start_offset, log_end_offset
   DataLossError                     what was asked, what is left, why
   CorruptRecordError                path, position, expected, found
+    MissingRecordsError (also KafkaStorageError)  offset, next_offset; no segment holds them
   RecordDeserializationError        topic, partition, offset, column, schema id; not what it is read as
   InvalidValueError (also ValueError) row, path; a row of an array that does not fit its schema
   RecordTooLargeError               size_in_bytes, limit
@@ -845,6 +846,10 @@ class KafkaStorageError(RetriableError):
         error.__cause__ = cause
         error.is_transient = cause.errno not in _PERMANENT
         return error
+
+
+class MissingRecordsError(CorruptRecordError, KafkaStorageError):
+    """Offsets that no segment of a log holds: one is lost, or was deleted since the reader looked."""
 
 
 _REMEDIES = {

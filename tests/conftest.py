@@ -15,7 +15,9 @@ from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
+from spark_kbatch.clock import latest_ms, since_boot_ms
 from spark_kbatch.kernels import jit
+from spark_kbatch.log.steps import expiring_ms
 from tests.support.failing_disks import Clock, Disks
 
 SPARK_4_1 = pyspark.__version__.startswith("4.1.")
@@ -75,6 +77,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from tests.support.two_sessions import TwoSessions  # noqa: PLC0415  pytest-xdist may be absent
 
     return TwoSessions(config, log)
+
+
+@pytest.fixture(autouse=True)
+def steps_of_the_clock_end_with_the_test() -> Iterator[None]:
+    """A test that moves time leaves no hold, by which nothing would expire for ten minutes, to the next one."""
+    yield
+    seen = expiring_ms.__self__
+    seen._ahead_ms, seen._held_ms, seen._until_ms = latest_ms() - since_boot_ms(), 0, 0
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,7 @@ from pathlib import Path
 from spark_kbatch.errors import (
     CorruptRecordError,
     KafkaStorageError,
+    MissingRecordsError,
     OffsetOutOfRangeError,
 )
 from spark_kbatch.files import Buffer, Files
@@ -258,7 +259,7 @@ class PartitionLog:
         at = bisect.bisect_right(bases, offset) - 1
         if at < 0 or at == len(held):  # the first one is missing, or the active one
             ends = *bases[at + 1 : at + 2], state.high_watermark
-            raise CorruptRecordError(
+            raise MissingRecordsError(
                 f"no segment holds offset {offset}",
                 str(self.directory),
                 offset=offset,
@@ -651,7 +652,7 @@ class PartitionLog:
                 "end offset of a segment",
                 path=str(path), position=position, expected=expected, found=found,
             )  # fmt: skip
-        return CorruptRecordError(
+        return MissingRecordsError(
             f"the segment ends at offset {found}, but the next one starts at {expected}: the file was "
             f"truncated, or {segment_at(self.directory, found).log.name} is missing",
             str(path), position, offset=found, next_offset=expected,
