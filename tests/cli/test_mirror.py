@@ -134,9 +134,9 @@ def test_a_mirror_that_has_not_connected_yet_is_interrupted_at_once(
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         command = [*COMMAND, address, str(tmp_path / "target"), "events", *more]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-            silent.accept()[0].close()
-            process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=TIMEOUT_S)
+            with silent.accept()[0]:  # open, as a client warns of one that is closed
+                process.send_signal(signal.SIGINT)
+                _, told = process.communicate(timeout=TIMEOUT_S)
 
     assert (process.returncode, told) == (130, "kbatch: interrupted\n")
     assert not (tmp_path / "target").exists()
