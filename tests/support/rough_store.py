@@ -48,12 +48,14 @@ import urllib.request
 from collections import Counter
 from collections.abc import Mapping
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
+
+from tests.support.store_proxy import ServerOfKilledClients
 
 # Not from `tests.conftest`, which would bring pytest and Spark into the server's process.
 REPOSITORY = Path(__file__).parents[2]
@@ -290,16 +292,9 @@ class Orders:
             return self._rng.random() * (_LATE_S_MAX if is_very else _LATE_S)
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
+class _Server(ServerOfKilledClients):
     objects: Objects
     orders: Orders
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say what went wrong, unless the client was killed."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -206,15 +206,20 @@ class StoreProxy:
             yield
 
 
-class _Server(ThreadingHTTPServer):
+class ServerOfKilledClients(ThreadingHTTPServer):
+    """A server whose clients may be killed in the middle of a request."""
+
     daemon_threads = True
     request_queue_size = 128
-    proxy: StoreProxy
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say what went wrong, unless the client was killed."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
+class _Server(ServerOfKilledClients):
+    proxy: StoreProxy
 
 
 class _Handler(BaseHTTPRequestHandler):
