@@ -514,23 +514,17 @@ HELPERS = ("_copy", "_read_varint", "_read_bytes", "_is_utf8", "_read_big")
 
 def examples() -> dict[str, tuple[Any, ...]]:
     """Return each kernel's arguments, with empty input, in the one form in which it is ever called."""
-
-    def array(dtype: str, shape: Any = 0, *, out: bool = False) -> np.ndarray[Any, Any]:
-        made = np.zeros(shape, dtype)
-        made.setflags(write=out)
-        return made
-
-    u8, i32, i64, u64 = array("u1"), array("i4", 1), array("i8"), array("u8")
-    values, levels = array("i8", out=True), array("i8", 2, out=True)
-    grids = [array("i8", shape, out=True) for shape in ((1, STACK_COLUMNS), (3, 0))]
+    u8, i32, i64, u64 = jit.array("u1"), jit.array("i4", 1), jit.array("i8"), jit.array("u8")
+    values, levels = jit.array("i8", out=True), jit.array("i8", 2, out=True)
+    grids = [jit.array("i8", shape, out=True) for shape in ((1, STACK_COLUMNS), (3, 0))]
     return {
         "decode_rows": (
-            u8, i64, i64, i64, array("i8", (0, OPERATION_COLUMNS)), i64, u64, i64, 0,
-            values, values.view(np.float32), values.view(np.float64), array("u1", out=True),
+            u8, i64, i64, i64, jit.array("i8", (0, OPERATION_COLUMNS)), i64, u64, i64, 0,
+            values, values.view(np.float32), values.view(np.float64), jit.array("u1", out=True),
             levels, levels, levels, *grids, levels,
         ),
-        "copy_spans": (u8, u8, i64, i32, array("u1", out=True)),
-        "schema_ids": (u8, array("i8", 1), u8, array("i4", out=True)),
+        "copy_spans": (u8, u8, i64, i32, jit.array("u1", out=True)),
+        "schema_ids": (u8, jit.array("i8", 1), u8, jit.array("i4", out=True)),
     }  # fmt: skip
 
 

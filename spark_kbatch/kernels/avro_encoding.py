@@ -260,18 +260,12 @@ HELPERS = ("_copy", "_write_varint", "_write_bytes", "_write_big")
 
 def examples() -> dict[str, tuple[Any, ...]]:
     """Return the kernel's arguments, with empty input, in the one form in which it is ever called."""
-
-    def array(dtype: str, shape: Any = 0, *, out: bool = False) -> np.ndarray[Any, Any]:
-        made = np.zeros(shape, dtype)
-        made.setflags(write=out)
-        return made
-
-    u8, i64, u64 = array("u1"), array("i8"), array("u8")
+    u8, i64, u64 = jit.array("u1"), jit.array("i8"), jit.array("u8")
     return {
         "encode_rows": (
-            array("i8", (0, OPERATION_COLUMNS)), i64, u64, i64, u8, u8, u8, u8, u8, 0,
-            array("u1", out=True), array("i8", 1, out=True), array("i8", (1, STACK_COLUMNS), out=True),
-            array("i8", (2, 0), out=True),
+            jit.array("i8", (0, OPERATION_COLUMNS)), i64, u64, i64, u8, u8, u8, u8, u8, 0,
+            jit.array("u1", out=True), jit.array("i8", 1, out=True),
+            jit.array("i8", (1, STACK_COLUMNS), out=True), jit.array("i8", (2, 0), out=True),
         ),
     }  # fmt: skip
 

@@ -19,7 +19,6 @@ compiles while the others wait for its result.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import inspect
@@ -29,7 +28,7 @@ import platform
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, MappingProxyType
 from typing import Any
@@ -69,6 +68,15 @@ def compiling_s() -> float:
     return _Spent.compiling_s
 
 
+def array(
+    dtype: str, shape: int | tuple[int, ...] = 0, *, out: bool = False
+) -> np.ndarray[Any, Any]:
+    """Return an argument for `examples`, which only a kernel that has it as an output may write to."""
+    made = np.zeros(shape, dtype)
+    made.setflags(write=out)
+    return made
+
+
 def compile_on_first_call(
     module: dict[str, Any],
     helpers: Sequence[str],
@@ -98,7 +106,7 @@ def compile_on_first_call(
 
     def load(names: Sequence[str] = kernels) -> None:
         nonlocal compiled
-        with lock, _explained():
+        with lock:
             wanted = [name for name in names if name in missing]
             if wanted and compiled is None:
                 compiled = _Kernels(module, functions, helpers, kernels)
@@ -129,25 +137,22 @@ def compile_on_first_call(
     return lambda: None
 
 
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Raise a CompiledCodeError for what numba raises: an OSError would be taken for a disk's."""
-    try:
-        yield
-    except (ImportError, MemoryError, OSError) as error:
-        raise CompiledCodeError(str(error) or "no memory", address_space_mib()) from error
-
-
 def _uninterrupted(load: Callable[..., None], *arguments: Sequence[str]) -> None:
     """Call `load` in a thread of its own, and wait for it; Ctrl-C ends the wait alone.
 
     That reaches the main thread only. There it would leave numba, or a module that numba imports,
     half imported, and every later call would fail.
+
+    Raises:
+        CompiledCodeError: for what numba raises; its OSError would be taken for a disk's.
     """
     loader = threading.Thread(target=load, args=arguments, name="kbatch-kernels", daemon=True)
     loader.start()
     loader.join()
-    load(*arguments)  # Nothing is left to do, unless that failed: then this raises the same.
+    try:
+        load(*arguments)  # Nothing is left to do, unless that failed: then this raises the same.
+    except (ImportError, MemoryError, OSError) as error:
+        raise CompiledCodeError(str(error) or "no memory", address_space_mib()) from error
 
 
 def _plain_functions(

@@ -357,9 +357,7 @@ HELPERS = (
 
 def examples() -> dict[str, tuple[Any, ...]]:
     """Return each kernel's arguments, with empty input, in the one form in which it is ever called."""
-    data, bounds, times = np.zeros(0, np.uint8), np.zeros(0, np.int32), np.zeros(0, np.int64)
-    for array in (data, bounds, times):
-        array.setflags(write=False)
+    data, bounds, times = jit.array("u1"), jit.array("i4"), jit.array("i8")
     out8, sections = np.zeros(0, np.uint8), np.zeros((0, 4), np.int64)
     numbers, sums = np.zeros((2, 0), np.int64), np.zeros((2, 1), np.int32)
     valid, facts = np.zeros((2, 0), np.uint8), np.zeros(8, np.int64)

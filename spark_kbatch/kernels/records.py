@@ -664,15 +664,9 @@ HELPERS = (
 
 def examples() -> dict[str, tuple[Any, ...]]:
     """Return each kernel's arguments, with empty input, in the one form in which it is ever called."""
-
-    def array(dtype: str, size: int = 0, *, out: bool = False) -> np.ndarray[Any, Any]:
-        made = np.zeros(size, dtype)
-        made.setflags(write=out)
-        return made
-
-    u8, i32, i64 = array("u1"), array("i4"), array("i8")
-    out8, out32 = array("u1", 1, out=True), array("i4", 1, out=True)
-    out64 = array("i8", 2, out=True)
+    u8, i32, i64 = jit.array("u1"), jit.array("i4"), jit.array("i8")
+    out8, out32 = jit.array("u1", 1, out=True), jit.array("i4", 1, out=True)
+    out64 = jit.array("i8", 2, out=True)
     found8, found32, found64 = (np.zeros((2, 0), t) for t in (np.uint8, np.int32, np.int64))
     bounds, facts = np.zeros((3, 1), np.int32), np.zeros(5, np.int64)
     sections = np.zeros((0, 6), np.int64)

@@ -227,9 +227,7 @@ HELPERS = ("_murmur2", "_murmur2_lanes", "_remainder_lanes", "_have_one_size")
 
 def examples() -> dict[str, tuple[Any, ...]]:
     """Return each kernel's arguments, with empty input, in the one form in which it is ever called."""
-    u8, i32 = np.zeros(0, np.uint8), np.zeros(0, np.int32)
-    for array in (u8, i32):
-        array.setflags(write=False)
+    u8, i32 = jit.array("u1"), jit.array("i4")
     out32, counts, bounds = np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(2, np.int64)
     sticky = np.zeros((1, 3), np.int64)
     return {
