@@ -164,8 +164,8 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Any]:
     return [message.staged for message in messages if isinstance(message, TaskMessage)]
 
 
-class _TaskWriter:
-    """The part of a writer that runs in tasks: it stages all their rows."""
+class _StagingWriter:
+    """A writer whose tasks stage all their rows, and whose abort removes them."""
 
     def __init__(
         self, job: WriteJob, columns: WrittenColumns = NOTHING_ENCODED, checkpoint: str = ""
@@ -193,8 +193,20 @@ class _TaskWriter:
             )
         )
 
+    @briefly
+    def abort(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int = -1,  # noqa: N803  a batch job has none
+    ) -> None:
+        """Remove the rows that finished tasks staged; runs on the driver.
 
-class KBatchWriter(_TaskWriter, DataSourceArrowWriter):
+        Other tasks may still write.
+        """
+        self._job.abort(_staged(messages))
+
+
+class KBatchWriter(_StagingWriter, DataSourceArrowWriter):
     """The writer of one batch job."""
 
     @briefly
@@ -202,16 +214,8 @@ class KBatchWriter(_TaskWriter, DataSourceArrowWriter):
         """Publish the rows that all tasks staged; runs on the driver."""
         self._job.commit_batch(_staged(messages))
 
-    @briefly
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove the rows that finished tasks staged; runs on the driver.
 
-        Other tasks may still write.
-        """
-        self._job.abort(_staged(messages))
-
-
-class KBatchStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
+class KBatchStreamWriter(_StagingWriter, DataSourceStreamArrowWriter):
     """Spark writer of one micro-batch, in its tasks or for its commit on the driver."""
 
     @briefly
@@ -219,11 +223,3 @@ class KBatchStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
         """Publish the micro-batch, unless it is committed already; runs on the driver."""
         read_plan = functools.partial(planned_offsets, self._checkpoint)
         self._job.commit_micro_batch(_staged(messages), batchId, read_plan)
-
-    @briefly
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Remove the rows that finished tasks staged; runs on the driver.
-
-        Other tasks may still write.
-        """
-        self._job.abort(_staged(messages))
