@@ -294,9 +294,8 @@ class JsonFiles:
             with self.changing(value):
                 pass
         else:  # A new cluster begins to exist.
-            data = as_bytes(dict(value) | {REIGN: 0, GENERATION: 0, "path": str(self.path)})
-            self.replace(self._cluster_file, data)
-            self.copy(self._cluster_file, data)
+            first = {REIGN: 0, GENERATION: 0, "path": str(self.path)}
+            self.write(self._cluster_file, dict(value) | first)
 
     def stale_mirrors(self) -> list[Path]:
         """Return the mirrors that can be read and are not current, except those of another cluster."""
