@@ -162,8 +162,7 @@ class PartitionStates:
             return
         path, data = self.paths.partition_file(topic_partition), self.files.read(known.newest)
         if self.paths.path in known.lacking:
-            self._make_dirs(path)
-            self._json_files.replace(path, data)
+            self._replace(path, data)
         mirrors = [folder for folder in known.lacking if folder != self.paths.path]
         Mirrors(self.files, mirrors).write(path.relative_to(self.paths.path), data)
         self._tried[topic_partition] = self._read(topic_partition, topic_id)
@@ -183,26 +182,26 @@ class PartitionStates:
             The mirrors that did not take it.
         """
         path = self.paths.partition_file(topic_partition)
-        self._make_dirs(path)
         value = state._asdict()
         unwritten = {
             str(node): log_state.pack(found).hex() for node, found in value.pop("unwritten").items()
         }
         data = as_bytes(value | {_UNWRITTEN: unwritten, "topic_id": topic_id})
-        self._json_files.replace(path, data)
+        self._replace(path, data)
         if not self._json_files.mirrors.folders:
             return set()
         own = self._json_files.reigning_mirrors()
         missed = own.write(path.relative_to(self.paths.path), data)
         return missed | (set(self._json_files.mirrors.folders) - set(own.folders))
 
-    def _make_dirs(self, path: Path) -> None:
+    def _replace(self, path: Path, data: bytes) -> None:
         # The caller's lock lies there. Nothing may be made in place of a folder that is away.
         if not self.files.exists(self.paths.locks_dir):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.paths.path))
         self.files.make_dir(path.parent)
         # Also if another process made them: it may have died before it flushed.
         self.files.flush([self.paths.partitions_dir, self.paths.path])
+        self._json_files.replace(path, data)
 
 
 def _parsed(found: Mapping[str, Any], path: Path) -> PartitionState:
