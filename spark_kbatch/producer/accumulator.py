@@ -285,8 +285,6 @@ class RecordAccumulator:
         delay = NEVER_MS
         for queue in self._candidates():
             with queue.lock:
-                if not queue.batches or queue.is_muted:
-                    continue
                 left = self._wait_left(queue, now_ms)
             if left <= 0:
                 return Ready(True, 0)
@@ -310,8 +308,6 @@ class RecordAccumulator:
             if leader is None or leader in nodes:
                 continue
             with queue.lock:
-                if not queue.batches or queue.is_muted:
-                    continue
                 left = self._wait_left(queue, now_ms)
             if left <= 0:
                 nodes[leader] = None
@@ -349,7 +345,7 @@ class RecordAccumulator:
                 continue
             self._drain_numbers[node] = queue.number
             with queue.lock:
-                if not queue.batches or queue.is_muted or self._wait_left(queue, now_ms) > 0:
+                if self._wait_left(queue, now_ms) > 0:
                     continue
                 batch = queue.batches[0]
                 if taken and size + batch.builder.estimated_size_in_bytes > max_size:
@@ -428,7 +424,12 @@ class RecordAccumulator:
         return self._is_closed or self._flushes > 0 or self._pool.queued > 0
 
     def _wait_left(self, queue: PartitionQueue, now_ms: int) -> int:
-        """Return how many ms a queue's first batch still has to wait for its backoff or for linger.ms."""
+        """Return how many ms a queue's first batch still has to wait for its backoff or for linger.ms.
+
+        NEVER_MS if there is none, or the queue is muted. The caller holds the queue's lock.
+        """
+        if not queue.batches or queue.is_muted:
+            return NEVER_MS
         batch = queue.batches[0]
         waited = now_ms - batch.last_attempt_ms
         if waited < batch.backoff_ms:
