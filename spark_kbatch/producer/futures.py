@@ -201,8 +201,7 @@ class RecordFuture(_SentFuture[RecordMetadata]):
                 return None
 
     def _wait(self, timeout: float | None) -> tuple[ProduceResult, int]:
-        seconds = _ensure_seconds(timeout)
-        deadline = None if seconds is None else monotonic_s() + seconds
+        deadline = _deadline(timeout)
         while True:
             result, index = self._part()
             _wait_for(result, deadline)
@@ -227,12 +226,12 @@ class FailedFuture(RecordFuture):
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Raise the error."""
-        _ensure_seconds(timeout)
+        _deadline(timeout)
         raise self._error
 
     def exception(self, timeout: float | None = None) -> Exception:
         """Return the error."""
-        _ensure_seconds(timeout)
+        _deadline(timeout)
         return self._error
 
     def _pending(self) -> None:
@@ -305,8 +304,7 @@ class ArrowFuture(_SentFuture[pa.RecordBatch]):
         return self._error()
 
     def _wait(self, timeout: float | None) -> None:
-        seconds = _ensure_seconds(timeout)
-        deadline = None if seconds is None else monotonic_s() + seconds
+        deadline = _deadline(timeout)
         for whole, first, rows in self._pieces:
             # A batch that was split may have children without any of these rows.
             while pending := [r for r, _, _ in whole.parts(first, len(rows)) if not r.is_done]:
@@ -351,8 +349,9 @@ class ArrowFuture(_SentFuture[pa.RecordBatch]):
         self._callback(None if error else self._metadata(), error)
 
 
-def _ensure_seconds(timeout: float | None) -> float | None:
-    return None if timeout is None else arguments.seconds("timeout", timeout)
+def _deadline(timeout: float | None) -> float | None:
+    """Return when a time-out in seconds is up, by `clock.monotonic_s`; refuse what is none."""
+    return None if timeout is None else monotonic_s() + arguments.seconds("timeout", timeout)
 
 
 def record_callback(
