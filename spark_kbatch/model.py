@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -30,6 +31,12 @@ class TopicPartition(NamedTuple):
 
 
 NO_PARTITION = TopicPartition("", -1)  # of reports on what all partitions share
+
+
+def partition_of(directory: str) -> TopicPartition | None:
+    """Parse the name of a partition's directory, TOPIC-P, into its partition; None for any other name."""
+    found = re.fullmatch(r"(.+)-(0|[1-9][0-9]{0,9})", directory)
+    return TopicPartition(found[1], int(found[2])) if found else None
 
 
 def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -18,7 +18,6 @@ from spark_kbatch.catalog.paths import (
     ClusterPaths,
     mirror_of,
     node_dir,
-    partition_of,
     staging_of,
 )
 from spark_kbatch.errors import ConfigError, InvalidReplicationFactorError, KafkaStorageError
@@ -29,7 +28,7 @@ from spark_kbatch.log.checkpoints import (
     write_meta_properties,
 )
 from spark_kbatch.log.foreign.log_dir import ForeignLogDir
-from spark_kbatch.model import LONG_MAX, TopicPartition
+from spark_kbatch.model import LONG_MAX, TopicPartition, partition_of
 from spark_kbatch.options.topic import INTERNAL_PREFIX
 from spark_kbatch.stored_json import StoredObject
 

@@ -55,12 +55,12 @@ from typing import Any
 from spark_kbatch.catalog.cluster_file import NODES_MAX, ClusterFile
 from spark_kbatch.catalog.json_files import JsonFiles
 from spark_kbatch.catalog.log_dirs import LogDirs
-from spark_kbatch.catalog.paths import ClusterPaths, mirror_of, partition_of
+from spark_kbatch.catalog.paths import ClusterPaths, mirror_of
 from spark_kbatch.clock import sleep_ms
 from spark_kbatch.errors import InvalidTopicError, KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_partition_metadata
-from spark_kbatch.model import LONG_MAX, DeletedTopic, Waiting
+from spark_kbatch.model import LONG_MAX, DeletedTopic, Waiting, partition_of
 from spark_kbatch.options.topic import Topic, ensure_valid_topic
 from spark_kbatch.stored_json import StoredObject, as_bytes
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from pathlib import Path
 
@@ -66,9 +65,3 @@ def mirror_of(log_dir: Path) -> Path:
 def stray_of(directory: Path) -> Path:
     """Return where a partition's directory is moved that is another topic's: a broker leaves such names alone."""
     return directory.with_name(f"{directory.name[:_NAME_MAX]}.{uuid.uuid4().hex}-stray")
-
-
-def partition_of(directory: str) -> TopicPartition | None:
-    """Parse the name of a partition's directory, TOPIC-P, into its partition; None for any other name."""
-    found = re.fullmatch(r"(.+)-(0|[1-9][0-9]{0,9})", directory)
-    return TopicPartition(found[1], int(found[2])) if found else None

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from spark_kbatch.catalog.cluster_file import NODES_MAX, ClusterFile
 from spark_kbatch.catalog.deletions import TOPIC_ID, DeletedTopics
 from spark_kbatch.catalog.json_files import GENERATION, JsonFiles
-from spark_kbatch.catalog.paths import ClusterPaths, partition_of
+from spark_kbatch.catalog.paths import ClusterPaths
 from spark_kbatch.errors import (
     ConfigError,
     InvalidTopicError,
@@ -30,7 +30,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log.partition_log import holds_records
-from spark_kbatch.model import LONG_MAX
+from spark_kbatch.model import LONG_MAX, partition_of
 from spark_kbatch.options.topic import (
     INTERNAL_PREFIX,
     NO_LIMIT,

@@ -32,7 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.catalog.paths import partition_of, stray_of
+from spark_kbatch.catalog.paths import stray_of
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -45,7 +45,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.partition_log import PartitionLog, holds_records
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import TopicPartition, partition_of
 from spark_kbatch.options.topic import (
     INTERNAL_PREFIX,
     TRANSACTION_STATE_TOPIC,

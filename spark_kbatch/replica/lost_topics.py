@@ -19,13 +19,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.catalog.paths import partition_of
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.log.partition_log import holds_records
 from spark_kbatch.log.segment import base_offset_of
 from spark_kbatch.log.state import valid_slots
+from spark_kbatch.model import partition_of
 from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic, TopicConfig
 from spark_kbatch.record.header import MAGIC, MAGIC_POSITION
 from spark_kbatch.replica.manager import ReplicaManager

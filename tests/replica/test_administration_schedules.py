@@ -24,13 +24,12 @@ import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.catalog.log_dirs import RETRY_MS
-from spark_kbatch.catalog.paths import partition_of
 from spark_kbatch.commit.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.log.partition_log import holds_records
-from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.model import AppendResult, TopicPartition, partition_of
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.replica import administration
 from tests.support import builders

@@ -17,10 +17,9 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.catalog.paths import partition_of
 from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.log.checkpoints import read_partition_metadata
-from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.model import AppendResult, TopicPartition, partition_of
 from spark_kbatch.replica import administration
 from tests.support import builders
 from tests.support.builders import append_records

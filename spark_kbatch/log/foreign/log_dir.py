@@ -39,7 +39,13 @@ from spark_kbatch.log.checkpoints import (
 )
 from spark_kbatch.log.foreign.log import Checkpoints, ForeignLog
 from spark_kbatch.log.foreign.missing import PACKED_BYTES, packed_as, traces
-from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, ReadRange, TopicPartition
+from spark_kbatch.model import (
+    LogOffsets,
+    OffsetAndTimestamp,
+    ReadRange,
+    TopicPartition,
+    partition_of,
+)
 from spark_kbatch.options.topic import ensure_valid_topic
 from spark_kbatch.record.header import LogRead
 
@@ -51,7 +57,6 @@ WHAT_IS_LOOKED_FOR = (
     "partition's folder has files such as 00000000000000000000.log"
 )
 
-_PARTITION_NAME = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})")
 _LOG_DIR_FILES = frozenset({META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS})
 _LOGS = (".log", ".log.swap")
 _PARTITION_FILES = frozenset({PARTITION_METADATA, LEADER_EPOCHS})
@@ -108,12 +113,11 @@ class ForeignLogDir:
             if (path / name).is_dir()
         ):
             return cls(files, path)
+        named = topic_partition_of(path.name)
         if traces(names) or any(n.endswith(_LOGS) and (path / n).is_file() for n in names):
-            named = topic_partition_of(path.name)
             return cls(files, path, only=named or _named_after(path.name))
         if _LOG_DIR_FILES.intersection(names):
             return cls(files, path)
-        named = topic_partition_of(path.name)
         if named and _is_partition(names):
             return cls(files, path, only=named)
         return None
@@ -264,11 +268,9 @@ def _read(files: Files, log_dir: Path, name: str) -> dict[TopicPartition, int]:
 
 def topic_partition_of(name: str) -> TopicPartition | None:
     """Return the topic and partition of a directory named topic-N; None for any other name."""
-    found = _PARTITION_NAME.fullmatch(name)
-    if found is None:
-        return None
+    found = partition_of(name)
     try:
-        return TopicPartition(ensure_valid_topic(found[1]), int(found[2]))
+        return found and found._replace(topic=ensure_valid_topic(found.topic))
     except InvalidTopicError:
         return None
 
