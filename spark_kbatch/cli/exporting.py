@@ -165,9 +165,8 @@ def export(
             written = write(shown, schema, temporary)
         for more in written:
             count += more
-            if on_progress is not None:
-                rate = count / max(monotonic_s() - started, 1e-3)
-                on_progress(count, total, f"{count:,} records, {rate:,.0f}/s")
+            rate = count / max(monotonic_s() - started, 1e-3)
+            on_progress(count, total, f"{count:,} records, {rate:,.0f}/s")
         if unreadable:
             part = file.with_stem(f"{file.stem}.incomplete")
             temporary.replace(part)

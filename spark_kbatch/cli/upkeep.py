@@ -29,7 +29,7 @@ from spark_kbatch.cli.paths import (
     open_cluster,
     stored_argument,
 )
-from spark_kbatch.cli.progress import progress_bar
+from spark_kbatch.cli.progress import progress_bar, unshown
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import NO_PARTITION, TopicPartition, Waiting
 from spark_kbatch.opening.readers import open_for_reading
@@ -342,15 +342,14 @@ def _with_progress(
     found = []
     with progress_bar(title, hidden=hidden) as on_progress:
         total = None
-        if on_progress is not None:
+        if on_progress is not unshown:
             with contextlib.suppress(KBatchError):
                 total = len(chosen) or sum(
                     len(cluster.partitions(name)) for name in cluster.topic_names(internal=True)
                 )
         for report in reports:
             found.append(report)
-            if on_progress is not None:
-                on_progress(len(found), total, counted(len(found), "partition"))
+            on_progress(len(found), total, counted(len(found), "partition"))
     return found
 
 
