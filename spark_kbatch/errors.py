@@ -85,10 +85,11 @@ Source: Kafka clients/.../common/errors.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from spark_kbatch.model import TIMESTAMP_MS_MAX
+from spark_kbatch.model import TIMESTAMP_MS_MAX, TopicPartition
 
 _Error = TypeVar("_Error", bound=BaseException)
 
@@ -252,6 +253,24 @@ class CorruptRecordError(KBatchError):
     def at(self, path: str, base_position: int) -> CorruptRecordError:
         """Return the same error with its position counted from `base_position` in the file `path`."""
         return replace(self, path=path, position=base_position + max(self.position, 0))
+
+
+def going_on(
+    error: _Error,
+    topic_partition: TopicPartition,
+    how: Callable[[TopicPartition, int], str] = "start={{{0.partition}: {1}}}".format,
+) -> _Error:
+    """Return an error that says where to go on, if that is known.
+
+    Args:
+        error: about records of the partition that cannot be read.
+        topic_partition: the partition.
+        how: returns what reads on from an offset; by default in the words of Python.
+    """
+    if not isinstance(error, CorruptRecordError) or error.next_offset < 0:
+        return error
+    words = how(topic_partition, error.next_offset)
+    return replace(error, topic_partition=str(topic_partition), how=words)
 
 
 @dataclass(eq=False, repr=False)

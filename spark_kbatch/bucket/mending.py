@@ -198,7 +198,7 @@ class BucketRepair:
         _, *found = self.ledger(quick=True)
         if any(found):
             yield RepairReport(NO_PARTITION, -1, -1, *found)
-        yield from self.partitions(chosen)
+        yield from self.repair(chosen)
 
     def seen(self) -> Iterator[str]:
         """Yield sentences of what maintenance can see: the ledger, lost data, what it may merge."""
@@ -211,22 +211,20 @@ class BucketRepair:
             topic_partition = TopicPartition(self._state.topics[one.topic_id].name, one.partition)
             yield f"{topic_partition}: {Fault(one.start_offset, one.next_offset, one.why)}"
 
-    @property
-    def partitions_count(self) -> int:
-        """How many partitions there are."""
-        return sum(len(topic.partitions) for topic in self._state.topics.values())
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        """Return the names of all topics, sorted; none is internal."""
+        del internal
+        return sorted(self._state.topic_ids)
 
-    def partitions_named(self, name: str) -> list[TopicPartition]:
-        """Return a topic's partitions for its name, or one partition for a name such as "events-0".
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """Return all partitions of a topic, in order.
 
         Raises:
-            UnknownTopicOrPartitionError: there is no such topic or partition.
+            UnknownTopicOrPartitionError: there is no such topic.
+            CorruptLedgerError: it may be in what cannot be told.
         """
-        topic, _, number = name.rpartition("-")
-        if name not in self._state.topic_ids and topic and number.isdecimal():
-            return [self.known(TopicPartition(topic, int(number)))]
-        self._ensure_told(name)
-        return partitions_of(self._state, name)
+        self._ensure_told(topic)
+        return partitions_of(self._state, topic)
 
     def _ensure_told(self, topic: str) -> None:
         """Raise CorruptLedgerError if a topic may be in what cannot be told."""
@@ -245,7 +243,7 @@ class BucketRepair:
         self._state.partition(topic_id_of(self._state, topic), partition)
         return topic_partition
 
-    def partitions(self, chosen: Iterable[TopicPartition] | None = None) -> Iterator[RepairReport]:
+    def repair(self, chosen: Iterable[TopicPartition] | None = None) -> Iterator[RepairReport]:
         """Repair partitions, by default all, after the ledger, and yield a report of each.
 
         Where the ledger cannot be opened, they are only looked at. Raises as `Objects`.

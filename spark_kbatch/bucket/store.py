@@ -252,7 +252,7 @@ class BucketStore(OwnSource):
         ledger = mending.ledger()
         for sentence in ledger.found:
             logger.warning("%s: %s", self.address, sentence)
-        yield from mending.partitions(chosen)
+        yield from mending.repair(chosen)
         if ledger.damaged:
             raise CorruptLedgerError(names.LEDGER, "; ".join(ledger.damaged))
 

@@ -8,7 +8,6 @@ import select
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import click
@@ -38,6 +37,7 @@ from spark_kbatch.errors import (
     ObjectStoreError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
+    going_on,
 )
 from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
 from spark_kbatch.opening.values import shown_as_json
@@ -373,11 +373,8 @@ class _Printer:
         try:
             yield from batches
         except CorruptRecordError as error:
-            if not error.how:
-                raise
-            topic, partition = topic_partition
-            where = f"{topic}:{partition}:" if self._names_partitions else ""
-            raise replace(error, how=f"--start {where}{error.next_offset}") from None
+            bound = "{0.topic}:{0.partition}:{1}" if self._names_partitions else "{1}"
+            raise going_on(error, topic_partition, f"--start {bound}".format) from None
 
 
 class _Chosen:

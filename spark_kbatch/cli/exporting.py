@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -37,9 +36,9 @@ from spark_kbatch.cli.paths import (
 )
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.clock import monotonic_s
-from spark_kbatch.errors import UNREADABLE, ConfigError, CorruptRecordError, KBatchError
-from spark_kbatch.model import IsolationLevel, OffsetRange
-from spark_kbatch.record.lines import Lines, json_layout
+from spark_kbatch.errors import UNREADABLE, ConfigError, KBatchError, going_on
+from spark_kbatch.model import IsolationLevel, OffsetRange, TopicPartition
+from spark_kbatch.record.lines import Layout, Lines, json_layout
 from spark_kbatch.terminal import to_json, visible
 
 _FORMATS = ("parquet", "csv", "json")
@@ -119,6 +118,7 @@ def export(
     ranges = reader.offset_ranges(
         topic, partitions=partitions or None, isolation_level=isolation_level
     )
+    layout = json_layout()
     count, total = 0, sum(one.end - one.start for one in ranges)
     started, unreadable = monotonic_s(), list[KBatchError]()
 
@@ -131,32 +131,30 @@ def export(
             max_decompressed_batch_bytes=max_decompressed_batch_bytes,
         )
 
+    def go_on(at: TopicPartition, after: int) -> str:
+        return f"`kbatch consume {path} {topic} --partition {at.partition} --start {after}`"
+
     def read(wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """Yield records up to one that cannot be read; `unreadable` then has why, and how to read on."""
         try:
             if kind == "json":
-                columns, isolation = json_layout().columns, IsolationLevel(isolation_level)
                 yield from reader.read_range(
                     wanted,
-                    columns,
-                    isolation,
+                    layout.columns,
+                    IsolationLevel(isolation_level),
                     max_decompressed_batch_bytes=max_decompressed_batch_bytes,
                 )
             else:
                 yield from rows(wanted)
         except UNREADABLE as error:
-            if isinstance(error, CorruptRecordError) and error.how:
-                where = f"{topic} --partition {wanted.topic_partition.partition}"
-                how = f"`kbatch consume {path} {where} --start {error.next_offset}`"
-                error = replace(error, how=how)
-            unreadable.append(error)
+            unreadable.append(going_on(error, wanted.topic_partition, go_on))
 
     with (
         progress_bar(f"{topic} to {file.name}", hidden=as_json) as on_progress,
         _made(file) as temporary,
     ):
         if kind == "json":
-            written = _json_lines(ranges, read, temporary)
+            written = _json_lines(ranges, read, layout, temporary)
         else:
             as_text = text or kind == "csv"
             found = (batch for wanted in ranges for batch in read(wanted))
@@ -167,9 +165,8 @@ def export(
             written = write(shown, schema, temporary)
         for more in written:
             count += more
-            if on_progress is not None:
-                rate = count / max(monotonic_s() - started, 1e-3)
-                on_progress(count, total, f"{count:,} records, {rate:,.0f}/s")
+            rate = count / max(monotonic_s() - started, 1e-3)
+            on_progress(count, total, f"{count:,} records, {rate:,.0f}/s")
         if unreadable:
             part = file.with_stem(f"{file.stem}.incomplete")
             temporary.replace(part)
@@ -210,11 +207,12 @@ def _made(file: Path) -> Iterator[Path]:
 def _json_lines(
     ranges: Iterable[OffsetRange],
     read: Callable[[OffsetRange], Iterator[pa.RecordBatch]],
+    layout: Layout,
     file: Path,
 ) -> Iterator[int]:
     with file.open("wb") as out:
         for wanted in ranges:
-            lines = Lines(json_layout(), wanted.topic_partition)
+            lines = Lines(layout, wanted.topic_partition)
             for batch in read(wanted):
                 for text in lines.of(batch):
                     out.write(text)

@@ -194,8 +194,7 @@ def _progress(path: str, *, hidden: bool) -> Iterator[Callable[[Merged, int], ob
     with progress_bar(f"Maintaining {path}", hidden=hidden) as show:
 
         def update(merged: Merged, total_bytes: int) -> None:
-            if show is not None:
-                show(merged.size_in_bytes, total_bytes, counted(merged.segments, "segment"))
+            show(merged.size_in_bytes, total_bytes, counted(merged.segments, "segment"))
 
         yield update
 

@@ -96,7 +96,7 @@ def mirror(
 
 
 def _followed(
-    run: Callable[..., MirrorProgress], stop: StopOnceBegun, on_progress: OnProgress | None
+    run: Callable[..., MirrorProgress], stop: StopOnceBegun, on_progress: OnProgress
 ) -> MirrorProgress:
     """Run a mirror; again where it was, after a pause, if a store fails once it has begun.
 
@@ -109,8 +109,7 @@ def _followed(
         total = _sum(before, done)
         if total.units > committed.units:
             committed = total
-        if on_progress is not None:
-            on_progress(total)
+        on_progress(total)
 
     while True:
         try:
@@ -158,12 +157,9 @@ def _summary(done: MirrorProgress, topics: list[str], target: str) -> str:
 
 
 @contextlib.contextmanager
-def _progress_bar(topics: list[str], *, hidden: bool) -> Iterator[OnProgress | None]:
-    """Show a progress bar of the offsets left to mirror; yield its update function, or None if hidden."""
+def _progress_bar(topics: list[str], *, hidden: bool) -> Iterator[OnProgress]:
+    """Show a progress bar of the offsets left to mirror; yield its update function."""
     with progress_bar(", ".join(topics), hidden=hidden) as show:
-        if show is None:
-            yield None
-            return
         most_left = 0
 
         def update(done: MirrorProgress) -> None:

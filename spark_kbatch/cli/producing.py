@@ -30,7 +30,7 @@ from spark_kbatch.cli.paths import (
     path_argument,
     topic_argument,
 )
-from spark_kbatch.cli.progress import OnProgress, progress_bar
+from spark_kbatch.cli.progress import OnProgress, progress_bar, unshown
 from spark_kbatch.cli.stopping import end_as_interrupted
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import (
@@ -352,12 +352,12 @@ def _blocks_of(
             source = Input(_shown_name(name), stream)
             is_typed = name == _STDIN and sys.stdin.isatty()
             started, before = monotonic_s(), records_count()
-            bar: OnProgress | None = stack.enter_context(
+            bar: OnProgress = stack.enter_context(
                 progress_bar(f"{source.name} to {topic}", hidden=is_typed)
             )
             for block in read_records(source, reading):
                 yield block
-                if bar is not None:
+                if bar is not unshown:
                     count = records_count() - before
                     rate = count / max(monotonic_s() - started, 0.001)
                     size = source.size

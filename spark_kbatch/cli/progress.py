@@ -17,17 +17,21 @@ class OnProgress(Protocol):
         """Show how much is completed, as a share if the total is known, and a text beside it."""
 
 
+def unshown(completed: float, total: float | None, text: str) -> None:
+    """Show nothing: the update function where there is no progress bar."""
+
+
 @contextlib.contextmanager
-def progress_bar(what: str, *, hidden: bool = False) -> Iterator[OnProgress | None]:
-    """Show a progress bar with the time left; yield its update function, or None if none is shown."""
+def progress_bar(what: str, *, hidden: bool = False) -> Iterator[OnProgress]:
+    """Show a progress bar with the time left; yield its update function, `unshown` if none is shown."""
     if hidden or not may_be_terminal(sys.stderr):
-        yield None
+        yield unshown
         return
     from rich.console import Console  # noqa: PLC0415  takes as long as a whole short command
 
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
-        yield None
+        yield unshown
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 

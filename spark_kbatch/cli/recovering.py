@@ -67,8 +67,7 @@ def recover(
         with progress_bar(f"Recovering {path}", hidden=as_json) as show:
 
             def update(done: int, total: int) -> None:
-                if show is not None:
-                    show(done, total, counted(done, "object"))
+                show(done, total, counted(done, "object"))
 
             new_id = recovery.recover(update)
             chain = recovery.chain

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,7 +29,7 @@ from spark_kbatch.cli.paths import (
     open_cluster,
     stored_argument,
 )
-from spark_kbatch.cli.progress import progress_bar
+from spark_kbatch.cli.progress import progress_bar, unshown
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import NO_PARTITION, TopicPartition, Waiting
 from spark_kbatch.opening.readers import open_for_reading
@@ -40,6 +40,7 @@ from spark_kbatch.options.write import STAGING_RETENTION_MS
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
+    from spark_kbatch.bucket.mending import BucketRepair
     from spark_kbatch.log.repair import RepairReport
     from spark_kbatch.opening.upkeep import Garbage
     from spark_kbatch.replica.given_up import GivenUp
@@ -245,35 +246,32 @@ def repair(
     cannot be repaired so is left as it is.
     """
     ensure_goes_with(path, client)
-    if bucket_scheme(path):
-        _repair_bucket(path, names, client, dry_run=dry_run, as_json=as_json)
-        return
-    cluster = Cluster(path)
+    cluster = _bucket(path, client, dry_run=dry_run) if bucket_scheme(path) else Cluster(path)
     chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
-    reports = cluster.repair(chosen or None, dry_run=dry_run)
-    done = _with_progress(
-        reports, f"Repairing {cluster.address}", _count(cluster, chosen), hidden=as_json
-    )
-    _print_repaired(done, dry_run=dry_run, as_json=as_json)
-    if any(report.damaged or report.offline for report in done):
+    if_found = "can be repaired" if dry_run else "repaired"
+    if isinstance(cluster, Cluster):
+        is_damaged = False
+        reports = cluster.repair(chosen or None, dry_run=dry_run)
+    else:
+        is_damaged = _repair_ledger(cluster, if_found, as_json=as_json)
+        reports = cluster.repair(chosen or None)
+    done = _with_progress(reports, f"Repairing {cluster.address}", cluster, chosen, hidden=as_json)
+    for report in done:
+        _print_report(report, _state(report, if_found), as_json=as_json)
+    if is_damaged or any(report.damaged or report.offline for report in done):
         sys.exit(1)
 
 
-def _print_repaired(done: Iterable[RepairReport], *, dry_run: bool, as_json: bool) -> None:
-    for report in done:
-        state = _state(report, "can be repaired" if dry_run else "repaired")
-        _print_report(report, state, as_json=as_json)
-
-
-def _repair_bucket(
-    path: str, names: Sequence[str], client: Mapping[str, str], *, dry_run: bool, as_json: bool
-) -> None:
+def _bucket(path: str, client: Mapping[str, str], *, dry_run: bool) -> BucketRepair:
+    """Look at a bucket without opening its cluster, which its ledger may be too damaged for."""
     from spark_kbatch.bucket.mending import BucketRepair  # noqa: PLC0415  only for a bucket
 
-    mending = BucketRepair(path, parse_store_options(client, path, alone=True), dry_run=dry_run)
-    chosen = [tp for name in names for tp in mending.partitions_named(name)]
-    ledger = mending.ledger()
-    if_found = "can be repaired" if dry_run else "repaired"
+    return BucketRepair(path, parse_store_options(client, path, alone=True), dry_run=dry_run)
+
+
+def _repair_ledger(bucket: BucketRepair, if_found: str, *, as_json: bool) -> bool:
+    """Repair a bucket's ledger, and print how it is; return whether it stays damaged."""
+    ledger = bucket.ledger()
     state = "damaged" if ledger.damaged else if_found if ledger.found else "ok"
     if as_json:
         print_json({"ledger": state, "found": ledger.found, "damaged": ledger.damaged})
@@ -281,15 +279,7 @@ def _repair_bucket(
         print_line(visible(f"ledger: {state}, entries 0 to {ledger.last_entry}"))
         for sentence in (*ledger.found, *ledger.damaged):
             print_line(visible(f"  {sentence}"))
-    done = _with_progress(
-        mending.partitions(chosen or None),
-        f"Repairing {path}",
-        lambda: len(chosen) or mending.partitions_count,
-        hidden=as_json,
-    )
-    _print_repaired(done, dry_run=dry_run, as_json=as_json)
-    if ledger.damaged or any(report.damaged for report in done):
-        sys.exit(1)
+    return bool(ledger.damaged)
 
 
 def _state(report: RepairReport, if_found: str) -> str:
@@ -317,17 +307,14 @@ def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: 
     is damaged, that is listed too, and checked is what can still be told.
     """
     ensure_goes_with(path, client)
-    if bucket_scheme(path):
-        done = _verified_bucket(path, names, client, hidden=as_json)
-    else:
-        cluster = open_for_reading(path, client=client)
-        chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
-        done = _with_progress(
-            cluster.verify(chosen or None),
-            f"Checking {path}",
-            _count(cluster, chosen),
-            hidden=as_json,
-        )
+    cluster = (
+        _bucket(path, client, dry_run=True)
+        if bucket_scheme(path)
+        else open_for_reading(path, client=client)
+    )
+    chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
+    reports = cluster.verify(chosen or None)
+    done = _with_progress(reports, f"Checking {path}", cluster, chosen, hidden=as_json)
     wrong = [report for report in done if report.found or report.damaged]
     away = [report for report in done if report.offline]
     told = [report for report in done if report in wrong or report in away]
@@ -343,44 +330,26 @@ def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: 
         sys.exit(1)
 
 
-def _verified_bucket(
-    path: str, names: Sequence[str], client: Mapping[str, str], *, hidden: bool
-) -> list[RepairReport]:
-    """Check a bucket without opening its cluster, which its ledger may be too damaged for."""
-    from spark_kbatch.bucket.mending import BucketRepair  # noqa: PLC0415  only for a bucket
-
-    mending = BucketRepair(path, parse_store_options(client, path, alone=True), dry_run=True)
-    chosen = [tp for name in names for tp in mending.partitions_named(name)]
-    return _with_progress(
-        mending.verify(chosen or None),
-        f"Checking {path}",
-        lambda: len(chosen) or mending.partitions_count,
-        hidden=hidden,
-    )
-
-
-def _count(cluster: Cluster, chosen: Sequence[TopicPartition]) -> Callable[[], int]:
-    """Return what counts the partitions that were chosen, or all."""
-    return lambda: (
-        len(chosen)
-        or sum(len(cluster.partitions(one)) for one in cluster.topic_names(internal=True))
-    )
-
-
 def _with_progress(
-    reports: Iterable[RepairReport], title: str, count: Callable[[], int], *, hidden: bool
+    reports: Iterable[RepairReport],
+    title: str,
+    cluster: Cluster | BucketRepair,
+    chosen: Sequence[TopicPartition],
+    *,
+    hidden: bool,
 ) -> list[RepairReport]:
     """Collect the reports of a verify or repair, with a progress bar of partitions on a terminal."""
     found = []
     with progress_bar(title, hidden=hidden) as on_progress:
         total = None
-        if on_progress is not None:
+        if on_progress is not unshown:
             with contextlib.suppress(KBatchError):
-                total = count()
+                total = len(chosen) or sum(
+                    len(cluster.partitions(name)) for name in cluster.topic_names(internal=True)
+                )
         for report in reports:
             found.append(report)
-            if on_progress is not None:
-                on_progress(len(found), total, counted(len(found), "partition"))
+            on_progress(len(found), total, counted(len(found), "partition"))
     return found
 
 
@@ -399,7 +368,7 @@ def _print_report(report: RepairReport, state: str, *, as_json: bool) -> None:
         print_line(visible(f"  {sentence}"))
 
 
-def _partitions_named(cluster: Cluster, name: str) -> list[TopicPartition]:
+def _partitions_named(cluster: Cluster | BucketRepair, name: str) -> list[TopicPartition]:
     """Return a topic's partitions for its name, or one partition for a name such as "events-0"."""
     topic, _, number = name.rpartition("-")
     if name not in cluster.topic_names(internal=True) and topic and number.isdecimal():

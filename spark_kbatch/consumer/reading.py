@@ -10,11 +10,11 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import pyarrow as pa
 
-from spark_kbatch.errors import CorruptRecordError, KBatchError, OffsetOutOfRangeError
+from spark_kbatch.errors import CorruptRecordError, KBatchError, OffsetOutOfRangeError, going_on
 from spark_kbatch.model import IsolationLevel, OffsetRange, ReadRange, TopicPartition
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import codec
@@ -27,7 +27,6 @@ PIECE_BYTES = 4 * 1024 * 1024
 _LIMIT = "max.decompressed.batch.bytes"
 
 
-_Error = TypeVar("_Error", bound=KBatchError)
 OnLoss: TypeAlias = Callable[[OffsetRange, OffsetOutOfRangeError], None]
 
 
@@ -90,7 +89,7 @@ def read_range(
             offset = held_from
             continue
         except CorruptRecordError as error:
-            raise told(error, topic_partition) from None
+            raise going_on(error, topic_partition) from None
         if not read.batches:
             log_end = edges.end_offset(isolation)
             if end > log_end:
@@ -157,7 +156,7 @@ def _before_damage(
     damage = damage.at(read.path, read.position)
     if _LIMIT not in str(damage.expected):  # Else it is sound.
         damage = replace(damage, offset=damaged.base_offset, next_offset=next_offset)
-    raise told(damage, topic_partition) from None
+    raise going_on(damage, topic_partition) from None
 
 
 def _is_valid(read: LogRead, position: int, header: BatchHeader) -> bool:
@@ -166,16 +165,6 @@ def _is_valid(read: LogRead, position: int, header: BatchHeader) -> bool:
     except CorruptRecordError:
         return False
     return True
-
-
-def told(
-    error: _Error, topic_partition: TopicPartition, how: str = "start={{{0.partition}: {1}}}"
-) -> _Error:
-    """Return an error that says where to go on, if that is known; by default in the words of Python."""
-    if not isinstance(error, CorruptRecordError) or error.next_offset < 0:
-        return error
-    how = how.format(topic_partition, error.next_offset)
-    return replace(error, topic_partition=str(topic_partition), how=how)
 
 
 def without_aborted(read: LogRead) -> list[tuple[int, BatchHeader]]:

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from spark_kbatch.errors import (
     CorruptRecordError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
+    going_on,
 )
 from spark_kbatch.model import (
     EARLIEST,
@@ -193,11 +193,13 @@ class TopicReader:
         except UnknownTopicOrPartitionError as error:
             loss.report(f"partition {wanted.topic_partition}", "nothing of it", str(error))
         except CorruptRecordError as error:
-            if not error.how:
-                raise
-            topic, partition = wanted.topic_partition
-            bounds = json.dumps({topic: {str(partition): error.next_offset}})
-            raise replace(error, how=f"the option startingOffsets={bounds}") from None
+            raise going_on(
+                error,
+                wanted.topic_partition,
+                lambda at, after: (
+                    f"the option startingOffsets={json.dumps({at.topic: {str(at.partition): after}})}"
+                ),
+            ) from None
 
     def resolve(
         self, pieces: Sequence[Piece], options: ReadOptions, action: str, loss: DataLoss

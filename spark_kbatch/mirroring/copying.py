@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.clock import monotonic_ms
-from spark_kbatch.consumer.reading import FETCH_BYTES, told
+from spark_kbatch.consumer.reading import FETCH_BYTES
 from spark_kbatch.errors import (
     UNREADABLE,
     ConfigError,
@@ -44,6 +44,7 @@ from spark_kbatch.errors import (
     KBatchError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
+    going_on,
 )
 from spark_kbatch.mirroring.batches import MirroredBatch, batches, gap
 from spark_kbatch.mirroring.progress import NOTHING, LastBatch, Progress, TopicIds
@@ -342,7 +343,7 @@ class Mirror:
                 self._ensure_same(topic_partition.topic)  # says more
                 raise
             except _UnreadableError as error:
-                why = told(error.args[0], topic_partition, "a read from offset {1} on")
+                why = going_on(error.args[0], topic_partition, "a read from offset {1} on".format)
                 unreadable = unreadable or why
                 continue
             if self._offsets[topic_partition] < self._ends[topic_partition]:
