@@ -71,42 +71,32 @@ class MissingData(NamedTuple):
     why: str
 
 
-class ClusterRemains(NamedTuple):
-    """The place of a cluster whose ledger may be damaged, and what can be read of that."""
-
-    address: str
-    place: Objects
-    cluster_id: str
-    ledger: LedgerRemains
-
-
-def remains_at(url: str, options: StoreOptions = NO_STORE_OPTIONS) -> ClusterRemains:
-    """Look at the cluster at a URL, damaged or not.
-
-    Raises:
-        ConfigError: no cluster is there.
-        ObjectStoreError, ObjectAccessDeniedError: the store cannot be used.
-        UnsupportedLedgerError: a later version has written it.
-    """
-    address = checked(url)
-    place = objects_at(address, options)
-    cluster_id = cluster_id_at(address, place)
-    if cluster_id is None:
-        raise ConfigError(f"no cluster is at {address}, and nothing that is left of one")
-    remains = LedgerRemains(Folder(place, f"{cluster_id}/"), cluster_id)
-    return ClusterRemains(address, place, cluster_id, remains)
-
-
 class LedgerRemains:
-    """All that can be read of a ledger. Not thread-safe."""
+    """All that can be read of the ledger of the cluster at a URL, damaged or not. Not thread-safe."""
 
-    def __init__(self, objects: Objects, cluster_id: str) -> None:
-        """List the ledger; `objects` are the cluster's. Raises as `Objects.list`."""
-        self.objects, self._cluster_id = objects, cluster_id
+    def __init__(self, url: str, options: StoreOptions = NO_STORE_OPTIONS) -> None:
+        """Look for the cluster, and list its ledger.
+
+        Args:
+            url: of the bucket.
+            options: of the store that it is in.
+
+        Raises:
+            ConfigError: no cluster is there.
+            ObjectStoreError, ObjectAccessDeniedError: the store cannot be used.
+            UnsupportedLedgerError: a later version has written it.
+        """
+        self.address = checked(url)
+        self.place = objects_at(self.address, options)
+        cluster_id = cluster_id_at(self.address, self.place)
+        if cluster_id is None:
+            raise ConfigError(f"no cluster is at {self.address}, and nothing that is left of one")
+        self.cluster_id = cluster_id
+        self.objects: Objects = Folder(self.place, f"{cluster_id}/")  # of the cluster
         self._rng = random.Random()
-        self.reader = LedgerCheckpoints(objects, self._rng)
+        self.reader = LedgerCheckpoints(self.objects, self._rng)
         self._random_ids: dict[int, str] = {}
-        self._placements = Placements(objects)
+        self._placements = Placements(self.objects)
         # None where there is none that can be read; those that were read last.
         self._entries: dict[int, Entry | None] = {}
         self._roots: dict[int, Root | None] = {}  # likewise, of whole checkpoints
@@ -234,7 +224,7 @@ class LedgerRemains:
         """Return the first entry as it was, where it is lost."""
         after = self.entry(1)
         entry_id = self._random_id(0) if after is None else after.before
-        start = LedgerStart(self._cluster_id, DEFAULT_LIMITS)
+        start = LedgerStart(self.cluster_id, DEFAULT_LIMITS)
         return Entry(0, entry_id, NO_ENTRY_ID, after.time_ms if after else 0, start)
 
     def tombstone(self, number: int, state: LedgerState) -> Entry:
