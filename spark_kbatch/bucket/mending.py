@@ -208,8 +208,8 @@ class BucketRepair:
 
         yield from itertools.chain(*self.ledger(quick=True)[1:])
         for one in self._remains.missing(self._state, why_small):
-            topic_partition = TopicPartition(self._state.topics[one.topic_id].name, one.partition)
-            yield f"{topic_partition}: {Fault(one.start_offset, one.next_offset, one.why)}"
+            topic = self._state.topics[one.topic_id].name
+            yield f"{TopicPartition(topic, one.change.stretch.partition)}: {one.fault}"
 
     @property
     def partitions_count(self) -> int:
@@ -305,7 +305,8 @@ class _MendedTopic:
         mended = head.start_offset  # up to there
         changes = self._changes.get(partition, [])
         edges = head.start_offset, head.next_offset
-        for fault in faults(self._objects, self._placements, changes, *edges):
+        why_not = functools.partial(why_damaged, self._objects)
+        for fault in faults(self._placements, changes, edges, why_not):
             if fault.next_offset <= mended:
                 continue  # it was in what was written again
             run = self._run(partition, fault) if self._is_open else []

@@ -165,13 +165,17 @@ class Recovery:
                 f"{why}"
             )
         while state.number != NO_ENTRY:
-            late = (one for one in remains.missing(state) if one.began >= newest.state.horizon)
-            missing = min(late, key=lambda one: one.number, default=None)
+            late = (
+                one
+                for one in remains.missing(state)
+                if names.began_at(one.fault.name) >= newest.state.horizon
+            )
+            missing = min(late, key=lambda one: one.change.number, default=None)
             if missing is None:
                 return state, why
             # It is in all states from the entry on that brought it, or from the checkpoint on that has it.
-            state, stopped = remains.state(missing.number - 1)
-            why = stopped or missing.why
+            state, stopped = remains.state(missing.change.number - 1)
+            why = stopped or missing.fault.why
         return newest
 
     def _told(self, why: str) -> Chain:
@@ -186,7 +190,12 @@ class Recovery:
             if root is not None:
                 lost.add_heads(remains.reader.opened(root))
         holes = [
-            LostRange(TopicPartition(lost.names[one.topic_id], one.partition), *one[2:5])
+            LostRange(
+                TopicPartition(lost.names[one.topic_id], one.change.stretch.partition),
+                one.fault.start_offset,
+                one.fault.next_offset,
+                one.fault.records_count,
+            )
             for one in remains.missing(state)
         ]
         words = EntryWords(lost.names)

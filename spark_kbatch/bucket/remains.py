@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
+from spark_kbatch.bucket.checking import Fault, faults
 from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, ensure_of, unpack_root
 from spark_kbatch.bucket.entries import (
     CLOSED,
@@ -59,16 +60,11 @@ class Reached(NamedTuple):
 
 
 class MissingData(NamedTuple):
-    """Offsets of a partition whose batches are not there."""
+    """Batches that are not there."""
 
     topic_id: str
-    partition: int
-    start_offset: int
-    next_offset: int
-    records_count: int  # as far as that is known
-    number: int  # of the entry, or the checkpoint, that says where the batches are
-    began: int  # the last entry when they were written
-    why: str
+    change: Change  # says where they should be
+    fault: Fault
 
 
 class LedgerRemains:
@@ -283,29 +279,18 @@ class LedgerRemains:
             state: of the ledger.
             why_else: returns what is wrong with data that is there; empty if nothing is.
         """
+
+        def why_not(placed: PlacedExtent) -> str:
+            return self._why_missing(placed) or why_else(placed)
+
         for topic_id, changes in self.changes(state):
             for change in changes:
-                yield from self._missing(topic_id, change, why_else)
+                for fault in faults(self._placements, [change], change[1:3], why_not):
+                    yield MissingData(topic_id, change, fault)
 
-    def _missing(
-        self, topic_id: str, change: Change, why_else: Callable[[PlacedExtent], str]
-    ) -> Iterator[MissingData]:
-        def missing(start: int, end: int, count: int, name: str, why: str) -> MissingData:
-            began, partition = names.began_at(name), change.stretch.partition
-            return MissingData(topic_id, partition, start, end, count, change.number, began, why)
-
-        try:
-            for one in self._placements.whole(change):
-                name, position, size, _, count, *_ = one.extent
-                why = self._why_missing(name, position + size) or why_else(one)
-                if why:
-                    yield missing(one.start_offset, one.next_offset, count, name, why)
-        except CorruptLedgerError as error:
-            edges, count = change[1:3], change.stretch.records_count
-            yield missing(*edges, count, error.name, f"{error.name}: {error.reason}")
-
-    def _why_missing(self, name: str, end: int) -> str:
-        size = self.sizes.get(name)
+    def _why_missing(self, placed: PlacedExtent) -> str:
+        name, position, size_in_bytes, *_ = placed.extent
+        size, end = self.sizes.get(name), position + size_in_bytes
         if size is None:
             return f"{name} is missing"
         return f"{name} has {size} bytes, and at least {end} are expected" if size < end else ""
