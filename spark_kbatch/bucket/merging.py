@@ -38,7 +38,6 @@ from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.staging import EXTENT_BYTES_MAX, stretch_of, with_batch
 from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.errors import CorruptRecordError, KBatchError
-from spark_kbatch.model import LONG_MAX
 from spark_kbatch.record.checksums import crc32c
 from spark_kbatch.record.header import BatchHeader
 
@@ -202,15 +201,9 @@ class Merger:
             noting: returns what goes on after a CorruptLedgerError, where an index is lost.
             run_extents: how many make a run.
         """
-        found, every = list[MergeRun](), sorted(self._ledger.changes(topic_id).items())
-        planned = self._ledger.state.number
-        for partition, changes in every:
-            extents = list[PlacedExtent]()
-            with noting():
-                self._placements.load_indexes(changes)
-            for change in changes:
-                with noting():
-                    extents += self._placements.whole(change)
+        found = list[MergeRun]()
+        for partition, extents in self._placed(topic_id, noting):
+            planned = self._ledger.state.number
             found += runs(topic_id, partition, extents, planned, run_extents=run_extents)
         return found
 
@@ -230,11 +223,20 @@ class Merger:
                 found.add(one.name)
         return found
 
-    def _placed(self, topic_id: str) -> Iterator[tuple[int, Iterator[PlacedExtent]]]:
+    def _placed(
+        self,
+        topic_id: str,
+        noting: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> Iterator[tuple[int, list[PlacedExtent]]]:
         """Yield each partition of a topic with all that is read of it; raises as `Ledger.changes`."""
         for partition, changes in sorted(self._ledger.changes(topic_id).items()):
-            self._placements.load_indexes(changes)
-            yield partition, self._placements.of(changes, 0, LONG_MAX)
+            extents = list[PlacedExtent]()
+            with noting():
+                self._placements.load_indexes(changes)
+            for change in changes:
+                with noting():
+                    extents += self._placements.whole(change)
+            yield partition, extents
 
     def runs_in(self, topic_id: str, objects: Container[str]) -> list[MergeRun]:
         """Return what a topic has in some objects; raises as `Ledger.changes`."""
