@@ -407,8 +407,7 @@ class _Lost:
     def queries(self) -> Iterator[LostQuery]:
         """Yield the queries that have written more."""
         for query_id, number in sorted(self._micro_batches.items()):
-            last = self._state.queries.get(query_id)
-            left = -1 if last is None else last.number
+            left, _ = self._state.last_kept(query_id)
             if number > left:
                 yield LostQuery(query_id, left, number)
 
