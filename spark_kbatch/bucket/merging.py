@@ -77,7 +77,7 @@ class MergeRun(NamedTuple):
         return self.extents[-1].next_offset
 
 
-def runs(
+def small_runs(
     topic_id: str,
     partition: int,
     extents: Iterable[PlacedExtent],
@@ -190,21 +190,19 @@ class Merger:
     def runs(
         self,
         topic_id: str,
-        noting: Callable[[], AbstractContextManager[None]],
-        *,
-        run_extents: int = RUN_EXTENTS,
+        choose: Callable[[str, int, Iterable[PlacedExtent], int], Iterable[MergeRun]],
+        noting: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> list[MergeRun]:
-        """Return what is worth a merge in a topic as of the state; raises as `Ledger.changes`.
+        """Return what is chosen of a topic as of the state; raises as `Ledger.changes`.
 
         Args:
             topic_id: of the topic.
+            choose: `small_runs`, or `runs_in` some objects.
             noting: returns what goes on after a CorruptLedgerError, where an index is lost.
-            run_extents: how many make a run.
         """
         found = list[MergeRun]()
         for partition, extents in self._placed(topic_id, noting):
-            planned = self._ledger.state.number
-            found += runs(topic_id, partition, extents, planned, run_extents=run_extents)
+            found += choose(topic_id, partition, extents, self._ledger.state.number)
         return found
 
     def objects_of(self, topic_id: str) -> set[str]:
@@ -237,13 +235,6 @@ class Merger:
                 with noting():
                     extents += self._placements.whole(change)
             yield partition, extents
-
-    def runs_in(self, topic_id: str, objects: Container[str]) -> list[MergeRun]:
-        """Return what a topic has in some objects; raises as `Ledger.changes`."""
-        found = list[MergeRun]()
-        for partition, extents in self._placed(topic_id):
-            found += runs_in(topic_id, partition, extents, self._ledger.state.number, objects)
-        return found
 
     @contextlib.contextmanager
     def held(self, runs: Sequence[MergeRun]) -> Iterator[RangeReader]:
