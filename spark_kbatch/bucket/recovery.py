@@ -161,11 +161,11 @@ class Recovery:
         newest = state, why = remains.state(remains.last)
         if state.number == NO_ENTRY:
             raise ConfigError(
-                f"nothing of the cluster {self._remains.cluster_id} at {self.address} can be recovered: "
+                f"nothing of the cluster {remains.cluster_id} at {self.address} can be recovered: "
                 f"{why}"
             )
         while state.number != NO_ENTRY:
-            late = (
+            late = (  # by the last entry when they were written
                 one
                 for one in remains.missing(state)
                 if names.began_at(one.fault.name) >= newest.state.horizon

@@ -63,12 +63,12 @@ class MissingData(NamedTuple):
     """Batches that are not there."""
 
     topic_id: str
-    change: Change  # says where they should be
+    change: Change  # says where they should be, since an entry, or by a checkpoint
     fault: Fault
 
 
 class LedgerRemains:
-    """All that can be read of the ledger of the cluster at a URL, damaged or not. Not thread-safe."""
+    """All that can be read of the ledger of a cluster, damaged or not. Not thread-safe."""
 
     def __init__(self, url: str, options: StoreOptions = NO_STORE_OPTIONS) -> None:
         """Look for the cluster, and list its ledger.

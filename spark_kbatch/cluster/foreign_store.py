@@ -160,7 +160,7 @@ class ForeignStore(OwnSource):
         return self._log_dir.read(topic_partition, asked, end=self._end)
 
     def verify(self, partitions: Iterable[TopicPartition] | None) -> Iterator[RepairReport]:
-        """Check the files of partitions, by default of all, and yield a report of what is wrong with each."""
+        """Check the files of partitions, by default all, and yield a report of each."""
         if partitions is None:
             names = self.topic_names(internal=True)
             partitions = [tp for name in names for tp in self.partitions(name)]

@@ -140,8 +140,8 @@ class Evidence(NamedTuple):
         return f"{self.sums or 'no rows'}, {self.time}, by run {self.run_id or 'unknown'}"
 
 
-# The number of the last commit of an id, below 0 if there is none, and what was kept of that, None if
-# nothing was.
+# The number of the last commit of an id, below 0 if there is none, and what was kept of that; None
+# if nothing was.
 LastKept: TypeAlias = tuple[int, Evidence | None]
 
 
