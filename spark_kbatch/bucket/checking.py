@@ -11,7 +11,7 @@ checked whenever they are read; `mending` checks checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from spark_kbatch.bucket.batch_stream import BatchStream, MissingObjectError
@@ -29,25 +29,32 @@ class Fault(NamedTuple):
     start_offset: int
     next_offset: int
     why: str
+    name: str = ""  # of the object that is wrong, if there is to be one
+    records_count: int = 0  # as far as that is known
 
     def __str__(self) -> str:
         return f"offsets {self.start_offset} to {self.next_offset - 1}: {self.why}"
 
 
 def faults(
-    objects: Objects, placements: Placements, changes: Iterable[Change], start: int, end: int
+    placements: Placements,
+    changes: Iterable[Change],
+    edges: tuple[int, int],
+    why_not: Callable[[PlacedExtent], str],
 ) -> Iterator[Fault]:
     """Yield what cannot be read of a range of a partition, in order.
 
     Args:
-        objects, placements: of the cluster.
+        placements: of the cluster.
         changes: what is at each offset of the range.
-        start, end: of the range.
+        edges: start and end of the range.
+        why_not: returns what is wrong with one extent; empty if nothing is.
 
     Raises:
         ObjectStoreError, ObjectAccessDeniedError: the store fails.
+        Other errors, as `why_not`.
     """
-    expected = start
+    expected, end = edges
     for change in changes:
         if change.start_offset > expected:
             yield Fault(expected, change.start_offset, _NOTHING)
@@ -55,12 +62,15 @@ def faults(
         try:
             placed = [*placements.whole(change)]
         except CorruptLedgerError as error:
-            yield Fault(change.start_offset, expected, f"{error.name}: {error.reason}")
+            why, count = f"{error.name}: {error.reason}", change.stretch.records_count
+            yield Fault(change.start_offset, expected, why, error.name, count)
             continue
         for one in placed:
-            why = why_damaged(objects, one)
+            why, extent = why_not(one), one.extent
             if why:
-                yield Fault(one.start_offset, one.next_offset, why)
+                yield Fault(
+                    one.start_offset, one.next_offset, why, extent.name, extent.records_count
+                )
     if expected < end:
         yield Fault(expected, end, _NOTHING)
 

@@ -55,7 +55,6 @@ from spark_kbatch.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.options.topic import Topic, TopicConfig, topic_key
 from spark_kbatch.options.write import (
     COMMITS_RETENTION_BYTES,
@@ -217,7 +216,7 @@ class BucketJob(WholeJob):
         with closing(self._ledger()) as ledger:
             with ledger.state(max_age_ms=_COMMIT_AGE_MAX_MS) as state:
                 before = attempt and state.queries.get(attempt.id)
-                if _is_committed(state, attempt):
+                if attempt and attempt.is_repetition(state.last_kept):
                     return
             ids = self._created(ledger, staged)
             replaced = ""
@@ -235,7 +234,7 @@ class BucketJob(WholeJob):
             def propose(state: LedgerState) -> Content | None:
                 last = attempt and state.queries.get(attempt.id)
                 # Others may have been faster. If not, the answer is the same, and is logged already.
-                if last != before and _is_committed(state, attempt):
+                if attempt and last != before and attempt.is_repetition(state.last_kept):
                     return None
                 return LedgerCommit(
                     _with_offsets(state, stretches, names),
@@ -308,21 +307,6 @@ def _ensure_supported(options: WriteOptions) -> None:
             raise ConfigError(
                 f"option {key!r} is {value}, and cannot be chosen for a bucket: leave it out"
             )
-
-
-def _is_committed(state: LedgerState, attempt: Attempt | None) -> bool:
-    """Return True if a micro-batch is skipped; raises as `Attempt.is_repetition`."""
-    if attempt is None:
-        return False
-    last = state.queries.get(attempt.id)
-    if last is None and attempt.app_id:
-        # An earlier release kept a name for all topics. It counts until the topic has its own.
-        of_all = state.queries.get(attempt.app_id)
-        last = of_all if of_all is not None and of_all.evidence is None else None
-    number, evidence = (
-        (NO_TRANSACTION_SEQUENCE, None) if last is None else (last.number, last.evidence)
-    )
-    return attempt.is_repetition(number, evidence)
 
 
 def _stretches(staged: Sequence[BucketStaged], ids: Mapping[str, str]) -> dict[str, list[Stretch]]:

@@ -33,7 +33,14 @@ from spark_kbatch.bucket.entries import (
 from spark_kbatch.bucket.extents import NO_TIME, Change
 from spark_kbatch.bucket.garbage import Collected, GarbageCollector
 from spark_kbatch.bucket.ledger import Timing
-from spark_kbatch.bucket.merging import RUN_EXTENTS, Merger, MergeRun, together
+from spark_kbatch.bucket.merging import (
+    RUN_EXTENTS,
+    Merger,
+    MergeRun,
+    runs_in,
+    small_runs,
+    together,
+)
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.urls import checked, ledger_at
@@ -200,9 +207,10 @@ class Maintenance:
         """Return what is worth a merge in some topics, by default in all."""
         topics = self._ledger.follow().topics
         wanted, found = [*topics] if topic_ids is None else [*topic_ids], list[MergeRun]()
+        choose = functools.partial(small_runs, run_extents=run_extents)
         for topic_id in sorted(topics.keys() & wanted):
             with self._noting():
-                found += self._merger.runs(topic_id, self._noting, run_extents=run_extents)
+                found += self._merger.runs(topic_id, choose, self._noting)
         return found
 
     def shares(self) -> list[list[MergeRun]]:
@@ -282,7 +290,8 @@ class Maintenance:
             objects = self._merger.objects_of(topic_id)
             looked_at = self._ledger.state.number
             others = sorted({*self._ledger.state.topics} - {topic_id})
-            runs = [run for other in others for run in self._merger.runs_in(other, objects)]
+            choose = functools.partial(runs_in, objects=objects)
+            runs = [run for other in others for run in self._merger.runs(other, choose)]
             if runs:
                 merged = merged.with_others(self.merge(runs, **progress))
                 self._ledger.follow()

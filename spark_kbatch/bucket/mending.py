@@ -43,7 +43,7 @@ from spark_kbatch.bucket.merging import Merger, MergeRun, is_small
 from spark_kbatch.bucket.place import read_cluster, replace_cluster
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.reading import partitions_of, topic_id_of
-from spark_kbatch.bucket.remains import LedgerRemains, remains_at
+from spark_kbatch.bucket.remains import LedgerRemains
 from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState
 from spark_kbatch.errors import CorruptLedgerError
 from spark_kbatch.log.repair import RepairReport
@@ -80,7 +80,7 @@ class BucketRepair:
             UnsupportedLedgerError: a later version has written it.
         """
         self._dry_run = dry_run
-        self.address, self._place, self._cluster_id, self._remains = remains_at(url, options)
+        self._remains = LedgerRemains(url, options)
         self._objects = self._remains.objects
         self._state, self._why = self._remains.state(self._remains.last)
         self._is_open = False  # whether the ledger can be opened, and written to
@@ -134,13 +134,13 @@ class BucketRepair:
 
     def _mend_place(self) -> None:
         try:
-            why = "" if read_cluster(self._place) else f"{names.CLUSTER} is missing"
+            why = "" if read_cluster(self._remains.place) else f"{names.CLUSTER} is missing"
         except CorruptLedgerError as error:
             why = f"{names.CLUSTER} is damaged: {error.reason}"
         if why:
             self._mend(
-                f"{why}: it is put again, and names {self._cluster_id}",
-                lambda: replace_cluster(self._place, self._cluster_id, "repaired"),
+                f"{why}: it is put again, and names {self._remains.cluster_id}",
+                lambda: replace_cluster(self._remains.place, self._remains.cluster_id, "repaired"),
             )
 
     def _mend_parts(self) -> None:
@@ -186,7 +186,7 @@ class BucketRepair:
             self._opened().make_checkpoint()
 
     def _opened(self) -> Ledger:
-        return Ledger(self._place, self._cluster_id, real_timing())
+        return Ledger(self._remains.place, self._remains.cluster_id, real_timing())
 
     # Partitions.
 
@@ -208,8 +208,8 @@ class BucketRepair:
 
         yield from itertools.chain(*self.ledger(quick=True)[1:])
         for one in self._remains.missing(self._state, why_small):
-            topic_partition = TopicPartition(self._state.topics[one.topic_id].name, one.partition)
-            yield f"{topic_partition}: {Fault(one.start_offset, one.next_offset, one.why)}"
+            topic = self._state.topics[one.topic_id].name
+            yield f"{TopicPartition(topic, one.change.stretch.partition)}: {one.fault}"
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted; none is internal."""
@@ -303,7 +303,8 @@ class _MendedTopic:
         mended = head.start_offset  # up to there
         changes = self._changes.get(partition, [])
         edges = head.start_offset, head.next_offset
-        for fault in faults(self._objects, self._placements, changes, *edges):
+        why_not = functools.partial(why_damaged, self._objects)
+        for fault in faults(self._placements, changes, edges, why_not):
             if fault.next_offset <= mended:
                 continue  # it was in what was written again
             run = self._run(partition, fault) if self._is_open else []

@@ -38,7 +38,6 @@ from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.staging import EXTENT_BYTES_MAX, stretch_of, with_batch
 from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.errors import CorruptRecordError, KBatchError
-from spark_kbatch.model import LONG_MAX
 from spark_kbatch.record.checksums import crc32c
 from spark_kbatch.record.header import BatchHeader
 
@@ -78,7 +77,7 @@ class MergeRun(NamedTuple):
         return self.extents[-1].next_offset
 
 
-def runs(
+def small_runs(
     topic_id: str,
     partition: int,
     extents: Iterable[PlacedExtent],
@@ -191,27 +190,19 @@ class Merger:
     def runs(
         self,
         topic_id: str,
-        noting: Callable[[], AbstractContextManager[None]],
-        *,
-        run_extents: int = RUN_EXTENTS,
+        choose: Callable[[str, int, Iterable[PlacedExtent], int], Iterable[MergeRun]],
+        noting: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> list[MergeRun]:
-        """Return what is worth a merge in a topic as of the state; raises as `Ledger.changes`.
+        """Return what is chosen of a topic as of the state; raises as `Ledger.changes`.
 
         Args:
             topic_id: of the topic.
+            choose: `small_runs`, or `runs_in` some objects.
             noting: returns what goes on after a CorruptLedgerError, where an index is lost.
-            run_extents: how many make a run.
         """
-        found, every = list[MergeRun](), sorted(self._ledger.changes(topic_id).items())
-        planned = self._ledger.state.number
-        for partition, changes in every:
-            extents = list[PlacedExtent]()
-            with noting():
-                self._placements.load_indexes(changes)
-            for change in changes:
-                with noting():
-                    extents += self._placements.whole(change)
-            found += runs(topic_id, partition, extents, planned, run_extents=run_extents)
+        found = list[MergeRun]()
+        for partition, extents in self._placed(topic_id, noting):
+            found += choose(topic_id, partition, extents, self._ledger.state.number)
         return found
 
     def objects_of(self, topic_id: str) -> set[str]:
@@ -230,18 +221,20 @@ class Merger:
                 found.add(one.name)
         return found
 
-    def _placed(self, topic_id: str) -> Iterator[tuple[int, Iterator[PlacedExtent]]]:
+    def _placed(
+        self,
+        topic_id: str,
+        noting: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> Iterator[tuple[int, list[PlacedExtent]]]:
         """Yield each partition of a topic with all that is read of it; raises as `Ledger.changes`."""
         for partition, changes in sorted(self._ledger.changes(topic_id).items()):
-            self._placements.load_indexes(changes)
-            yield partition, self._placements.of(changes, 0, LONG_MAX)
-
-    def runs_in(self, topic_id: str, objects: Container[str]) -> list[MergeRun]:
-        """Return what a topic has in some objects; raises as `Ledger.changes`."""
-        found = list[MergeRun]()
-        for partition, extents in self._placed(topic_id):
-            found += runs_in(topic_id, partition, extents, self._ledger.state.number, objects)
-        return found
+            extents = list[PlacedExtent]()
+            with noting():
+                self._placements.load_indexes(changes)
+            for change in changes:
+                with noting():
+                    extents += self._placements.whole(change)
+            yield partition, extents
 
     @contextlib.contextmanager
     def held(self, runs: Sequence[MergeRun]) -> Iterator[RangeReader]:

@@ -69,7 +69,7 @@ from spark_kbatch.bucket.happenings import EntryWords
 from spark_kbatch.bucket.ledger import Ledger, real_timing
 from spark_kbatch.bucket.objects import Folder, Objects, create_or_get
 from spark_kbatch.bucket.place import readable_cluster, replace_cluster
-from spark_kbatch.bucket.remains import remains_at
+from spark_kbatch.bucket.remains import LedgerRemains
 from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState, TopicExtents
 from spark_kbatch.clock import now_ms, sleep_ms
 from spark_kbatch.errors import ConfigError, CorruptLedgerError
@@ -141,8 +141,8 @@ class Recovery:
         self._look()
 
     def _look(self) -> None:
-        found = remains_at(self._url, self._options)
-        self.address, self._place, self._cluster_id, self._remains = found
+        self._remains = LedgerRemains(self._url, self._options)
+        self.address, self._place = self._remains.address, self._remains.place
         self._state, why = self._newest_whole()
         self._names = self._remains.objects_of(self._state)
         self.chain = self._told(why)
@@ -161,17 +161,21 @@ class Recovery:
         newest = state, why = remains.state(remains.last)
         if state.number == NO_ENTRY:
             raise ConfigError(
-                f"nothing of the cluster {self._cluster_id} at {self.address} can be recovered: "
+                f"nothing of the cluster {remains.cluster_id} at {self.address} can be recovered: "
                 f"{why}"
             )
         while state.number != NO_ENTRY:
-            late = (one for one in remains.missing(state) if one.began >= newest.state.horizon)
-            missing = min(late, key=lambda one: one.number, default=None)
+            late = (  # by the last entry when they were written
+                one
+                for one in remains.missing(state)
+                if names.began_at(one.fault.name) >= newest.state.horizon
+            )
+            missing = min(late, key=lambda one: one.change.number, default=None)
             if missing is None:
                 return state, why
             # It is in all states from the entry on that brought it, or from the checkpoint on that has it.
-            state, stopped = remains.state(missing.number - 1)
-            why = stopped or missing.why
+            state, stopped = remains.state(missing.change.number - 1)
+            why = stopped or missing.fault.why
         return newest
 
     def _told(self, why: str) -> Chain:
@@ -186,12 +190,17 @@ class Recovery:
             if root is not None:
                 lost.add_heads(remains.reader.opened(root))
         holes = [
-            LostRange(TopicPartition(lost.names[one.topic_id], one.partition), *one[2:5])
+            LostRange(
+                TopicPartition(lost.names[one.topic_id], one.change.stretch.partition),
+                one.fault.start_offset,
+                one.fault.next_offset,
+                one.fault.records_count,
+            )
             for one in remains.missing(state)
         ]
         words = EntryWords(lost.names)
         return Chain(
-            self._cluster_id,
+            self._remains.cluster_id,
             state.number,
             state.time_ms,
             why,
@@ -224,7 +233,7 @@ class Recovery:
         rng = random.Random()
         if readable_cluster(self._place) is None:
             # Else a run that is stopped leaves two folders, and nothing tells which one is meant.
-            replace_cluster(self._place, self._cluster_id, "found")
+            replace_cluster(self._place, self._remains.cluster_id, "found")
         while not self._remains.is_closed:
             self._try_to_close()
             self._look()
@@ -241,7 +250,7 @@ class Recovery:
             raise CorruptLedgerError(names.LEDGER, "the store does not return what was written")
         ledger.commit(lambda state: Fence(_WRITER, state.fences.get(_WRITER, 0) + 1), by=_WRITER)
         ledger.make_checkpoint()
-        replace_cluster(self._place, cluster_id, f"recovered from {self._cluster_id}")
+        replace_cluster(self._place, cluster_id, f"recovered from {self._remains.cluster_id}")
         return cluster_id
 
     def _try_to_close(self) -> None:
@@ -260,7 +269,7 @@ class Recovery:
     def _new_cluster(self) -> tuple[str, dict[str, int]]:
         """Return the new cluster's id, and the sizes of the objects that an earlier run has left in its folder."""
         state = self._state
-        chain = (self._cluster_id, str(state.number), state.entry_id, *sorted(self._names))
+        chain = (self._remains.cluster_id, str(state.number), state.entry_id, *sorted(self._names))
         digest = hashlib.sha256("\n".join(chain).encode())
         while True:
             cluster_id = digest.hexdigest()[: names.ID_DIGITS]
@@ -278,7 +287,7 @@ class Recovery:
         def copied(name: str) -> bool:
             # An object is never changed, and is copied whole or not at all.
             return there.get(name) == self._remains.sizes[name] or self._place.copy(
-                f"{self._cluster_id}/{name}", f"{cluster_id}/{name}"
+                f"{self._remains.cluster_id}/{name}", f"{cluster_id}/{name}"
             )
 
         with ThreadPoolExecutor(_AT_ONCE, "kbatch-recover") as pool:
@@ -398,8 +407,7 @@ class _Lost:
     def queries(self) -> Iterator[LostQuery]:
         """Yield the queries that have written more."""
         for query_id, number in sorted(self._micro_batches.items()):
-            last = self._state.queries.get(query_id)
-            left = -1 if last is None else last.number
+            left, _ = self._state.last_kept(query_id)
             if number > left:
                 yield LostQuery(query_id, left, number)
 

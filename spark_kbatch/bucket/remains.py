@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
+from spark_kbatch.bucket.checking import Fault, faults
 from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, ensure_of, unpack_root
 from spark_kbatch.bucket.entries import (
     CLOSED,
@@ -59,54 +60,39 @@ class Reached(NamedTuple):
 
 
 class MissingData(NamedTuple):
-    """Offsets of a partition whose batches are not there."""
+    """Batches that are not there."""
 
     topic_id: str
-    partition: int
-    start_offset: int
-    next_offset: int
-    records_count: int  # as far as that is known
-    number: int  # of the entry, or the checkpoint, that says where the batches are
-    began: int  # the last entry when they were written
-    why: str
-
-
-class ClusterRemains(NamedTuple):
-    """The place of a cluster whose ledger may be damaged, and what can be read of that."""
-
-    address: str
-    place: Objects
-    cluster_id: str
-    ledger: LedgerRemains
-
-
-def remains_at(url: str, options: StoreOptions = NO_STORE_OPTIONS) -> ClusterRemains:
-    """Look at the cluster at a URL, damaged or not.
-
-    Raises:
-        ConfigError: no cluster is there.
-        ObjectStoreError, ObjectAccessDeniedError: the store cannot be used.
-        UnsupportedLedgerError: a later version has written it.
-    """
-    address = checked(url)
-    place = objects_at(address, options)
-    cluster_id = cluster_id_at(address, place)
-    if cluster_id is None:
-        raise ConfigError(f"no cluster is at {address}, and nothing that is left of one")
-    remains = LedgerRemains(Folder(place, f"{cluster_id}/"), cluster_id)
-    return ClusterRemains(address, place, cluster_id, remains)
+    change: Change  # says where they should be, since an entry, or by a checkpoint
+    fault: Fault
 
 
 class LedgerRemains:
-    """All that can be read of a ledger. Not thread-safe."""
+    """All that can be read of the ledger of a cluster, damaged or not. Not thread-safe."""
 
-    def __init__(self, objects: Objects, cluster_id: str) -> None:
-        """List the ledger; `objects` are the cluster's. Raises as `Objects.list`."""
-        self.objects, self._cluster_id = objects, cluster_id
+    def __init__(self, url: str, options: StoreOptions = NO_STORE_OPTIONS) -> None:
+        """Look for the cluster, and list its ledger.
+
+        Args:
+            url: of the bucket.
+            options: of the store that it is in.
+
+        Raises:
+            ConfigError: no cluster is there.
+            ObjectStoreError, ObjectAccessDeniedError: the store cannot be used.
+            UnsupportedLedgerError: a later version has written it.
+        """
+        self.address = checked(url)
+        self.place = objects_at(self.address, options)
+        cluster_id = cluster_id_at(self.address, self.place)
+        if cluster_id is None:
+            raise ConfigError(f"no cluster is at {self.address}, and nothing that is left of one")
+        self.cluster_id = cluster_id
+        self.objects: Objects = Folder(self.place, f"{cluster_id}/")  # of the cluster
         self._rng = random.Random()
-        self.reader = LedgerCheckpoints(objects, self._rng)
+        self.reader = LedgerCheckpoints(self.objects, self._rng)
         self._random_ids: dict[int, str] = {}
-        self._placements = Placements(objects)
+        self._placements = Placements(self.objects)
         # None where there is none that can be read; those that were read last.
         self._entries: dict[int, Entry | None] = {}
         self._roots: dict[int, Root | None] = {}  # likewise, of whole checkpoints
@@ -234,7 +220,7 @@ class LedgerRemains:
         """Return the first entry as it was, where it is lost."""
         after = self.entry(1)
         entry_id = self._random_id(0) if after is None else after.before
-        start = LedgerStart(self._cluster_id, DEFAULT_LIMITS)
+        start = LedgerStart(self.cluster_id, DEFAULT_LIMITS)
         return Entry(0, entry_id, NO_ENTRY_ID, after.time_ms if after else 0, start)
 
     def tombstone(self, number: int, state: LedgerState) -> Entry:
@@ -293,29 +279,18 @@ class LedgerRemains:
             state: of the ledger.
             why_else: returns what is wrong with data that is there; empty if nothing is.
         """
+
+        def why_not(placed: PlacedExtent) -> str:
+            return self._why_missing(placed) or why_else(placed)
+
         for topic_id, changes in self.changes(state):
             for change in changes:
-                yield from self._missing(topic_id, change, why_else)
+                for fault in faults(self._placements, [change], change[1:3], why_not):
+                    yield MissingData(topic_id, change, fault)
 
-    def _missing(
-        self, topic_id: str, change: Change, why_else: Callable[[PlacedExtent], str]
-    ) -> Iterator[MissingData]:
-        def missing(start: int, end: int, count: int, name: str, why: str) -> MissingData:
-            began, partition = names.began_at(name), change.stretch.partition
-            return MissingData(topic_id, partition, start, end, count, change.number, began, why)
-
-        try:
-            for one in self._placements.whole(change):
-                name, position, size, _, count, *_ = one.extent
-                why = self._why_missing(name, position + size) or why_else(one)
-                if why:
-                    yield missing(one.start_offset, one.next_offset, count, name, why)
-        except CorruptLedgerError as error:
-            edges, count = change[1:3], change.stretch.records_count
-            yield missing(*edges, count, error.name, f"{error.name}: {error.reason}")
-
-    def _why_missing(self, name: str, end: int) -> str:
-        size = self.sizes.get(name)
+    def _why_missing(self, placed: PlacedExtent) -> str:
+        name, position, size_in_bytes, *_ = placed.extent
+        size, end = self.sizes.get(name), position + size_in_bytes
         if size is None:
             return f"{name} is missing"
         return f"{name} has {size} bytes, and at least {end} are expected" if size < end else ""

@@ -65,10 +65,10 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import BATCHES_REMEMBERED, TopicPartition
+from spark_kbatch.model import BATCHES_REMEMBERED, NO_TRANSACTION_SEQUENCE, TopicPartition
 from spark_kbatch.options.topic import PARTITIONS_MAX, TopicConfig, parse_topic_options
 from spark_kbatch.record.header import increment_sequence
-from spark_kbatch.store.repetitions import Evidence
+from spark_kbatch.store.repetitions import Evidence, LastKept
 
 NO_CHECKPOINT = -1  # in place of an entry's number
 DEFAULT_LIMITS: Mapping[str, int] = {
@@ -198,6 +198,11 @@ class LedgerState:
                 f"topic {self.topics[topic_id].name!r} has partitions 0 to {len(partitions) - 1}, not {partition}"
             )
         return partitions[partition]
+
+    def last_kept(self, query_id: str) -> LastKept:
+        """Return what is kept of the last micro-batch of a query, or version of a name."""
+        last = self.queries.get(query_id)
+        return (NO_TRANSACTION_SEQUENCE, None) if last is None else (last.number, last.evidence)
 
     def following(self, topic_id: str, stretch: Stretch) -> Stretch:
         """Return a stretch with the offset and the leader epoch that it has behind all of its partition."""

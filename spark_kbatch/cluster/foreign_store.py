@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -159,11 +159,15 @@ class ForeignStore(OwnSource):
         """Return batches of a partition's log from an offset on, as `Fetcher.fetch` does."""
         return self._log_dir.read(topic_partition, asked, end=self._end)
 
-    def check(self, topic_partition: TopicPartition) -> RepairReport:
-        """Check the files of one partition, and return a report of what is wrong."""
-        missing = self.views([topic_partition])[topic_partition].missing
-        report = self._log_dir.check(topic_partition)
-        return report._replace(damaged=(*report.damaged, *map(str, missing)))
+    def verify(self, partitions: Iterable[TopicPartition] | None) -> Iterator[RepairReport]:
+        """Check the files of partitions, by default all, and yield a report of each."""
+        if partitions is None:
+            names = self.topic_names(internal=True)
+            partitions = [tp for name in names for tp in self.partitions(name)]
+        for topic_partition in partitions:
+            missing = self.views([topic_partition])[topic_partition].missing
+            report = self._log_dir.check(topic_partition)
+            yield report._replace(damaged=(*report.damaged, *map(str, missing)))
 
     def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str

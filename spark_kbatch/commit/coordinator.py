@@ -65,7 +65,6 @@ from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import Replica
 from spark_kbatch.store.commits import NOTHING_VISIBLE, UNKNOWN_AUTHOR, Author, Commit
 from spark_kbatch.store.repetitions import Attempt, Evidence
-from spark_kbatch.stored_json import parse
 
 logger = logging.getLogger(__name__)
 
@@ -513,12 +512,9 @@ class Coordinator:
             raise _is_taken(name, by_mirror=not is_mirror)
         if job.attempt is None:
             return sequence <= last.sequence
-        if last.sequence == NO_TRANSACTION_SEQUENCE and job.attempt.app_id:
-            # An earlier release kept a name for all topics. It counts until the topic has its own.
-            of_all = self._sequences.last(job.attempt.app_id)
-            last = last if of_all.is_mirror or of_all.evidence else of_all
-        kept = parse(last.evidence, "what is kept of a micro-batch") if last.evidence else None
-        return job.attempt.is_repetition(last.sequence, Evidence.of(kept) if kept else None)
+        return job.attempt.is_repetition(
+            lambda one: (last if one == name else self._sequences.last(one)).kept
+        )
 
     def _remove_deleted_topics(self) -> None:
         """Remove files of deleted topics; failures are logged, and tried again later."""

@@ -45,6 +45,7 @@ from spark_kbatch.log.state import boot_id
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.view import Replica
+from spark_kbatch.store.repetitions import Evidence, LastKept
 from spark_kbatch.stored_json import parse
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,14 @@ class LastCommit(NamedTuple):
         """Return it as the log has it."""
         name, value, offset = last
         return cls(name, value.sequence, offset, int(value.is_mirrors), value.evidence.decode())
+
+    @property
+    def kept(self) -> LastKept:
+        """What a job's next commit is compared with; nothing of a mirror."""
+        if self.is_mirror:
+            return NO_TRANSACTION_SEQUENCE, None
+        kept = parse(self.evidence, "what is kept of a micro-batch") if self.evidence else None
+        return self.sequence, Evidence.of(kept) if kept else None
 
 
 _NONE = LastCommit("", NO_TRANSACTION_SEQUENCE, 0, 0, "")

@@ -789,17 +789,11 @@ class Cluster:
         chosen = None
         if partitions is not None:
             chosen = arguments.topic_partitions("partitions", partitions)
-        check: Callable[[TopicPartition], RepairReport] | None = getattr(self._store, "check", None)
         verify: Callable[[Any], Iterator[RepairReport]] | None = getattr(
             self._store, "verify", None
         )
         if verify is not None:
             return verify(chosen)
-        if check is not None:
-            if chosen is None:
-                names = self.topic_names(internal=True)
-                chosen = [tp for name in names for tp in self.partitions(name)]
-            return map(check, chosen)
         from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
 
         folder = self._folder("upkeep")

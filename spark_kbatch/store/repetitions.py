@@ -140,6 +140,11 @@ class Evidence(NamedTuple):
         return f"{self.sums or 'no rows'}, {self.time}, by run {self.run_id or 'unknown'}"
 
 
+# The number of the last commit of an id, below 0 if there is none, and what was kept of that; None
+# if nothing was.
+LastKept: TypeAlias = tuple[int, Evidence | None]
+
+
 class Attempt(NamedTuple):
     """A micro-batch, or a version of a `txnAppId`, that is to be committed."""
 
@@ -183,16 +188,20 @@ class Attempt(NamedTuple):
             name,
         )
 
-    def is_repetition(self, number: int, last: Evidence | None) -> bool:
+    def is_repetition(self, last_of: Callable[[str], LastKept]) -> bool:
         """Return True if it is skipped, False if it is written; logs what is not as usual.
 
         Args:
-            number: of the last commit of the id; below 0 if there is none.
-            last: what was kept of that; None if nothing was.
+            last_of: returns the last commit of an id.
 
         Raises:
             CommitError: it is no repetition, and may not follow either.
         """
+        number, last = last_of(self.id)
+        if number < 0 and self.app_id:
+            # An earlier release kept a name for all topics. It counts until the topic has its own.
+            of_all = last_of(self.app_id)
+            number, last = of_all if of_all[1] is None else (number, last)
         wanted, is_above = self.resolution, self.number > number
         why = "" if is_above else self._why_other(number, last)
         if why and (wanted is None or wanted[1:] != (self.id, self.number)):

@@ -172,6 +172,31 @@ def test_a_producer_goes_on_after_one_damaged_answer(damaging: OneDamagedAnswer)
         assert producer.send("events", "c").result().offset == 2
 
 
+# An index is lost.
+
+
+def test_a_lost_index_keeps_no_other_records_of_its_partition_from_a_merge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = MemoryObjects()
+    cluster = a_bucket(objects, "events")
+    url = url_of(cluster)
+    send(cluster, *numbered(5))
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_kbatch.bucket.staging.INDEX_BYTES_MIN", 1)
+        commit_batch(url, [["lost"]])
+    send(cluster, *numbered(5))
+    (index,) = (one.name for one in objects.list("") if "/index-" in one.name)
+    objects.delete([index])
+
+    ran = Maintenance(url).run(run_extents=5)
+    assert (ran.merged.segments, ran.merged.extents) == (2, 10)
+    (told,) = ran.damaged
+    assert index.endswith(told.partition(":")[0])
+    cluster = opened_again(cluster)
+    assert [*values(cluster, end={0: 5})] == [*values(cluster, start={0: 6})] == numbered(5)
+
+
 # An object is shorter than it was.
 
 

@@ -73,7 +73,7 @@ def placed(first: int, *, span: int = 10, size: int = 100, epoch: int = 0) -> Pl
 
 
 def found(*extents: PlacedExtent, run_extents: int = 3) -> list[tuple[int, int]]:
-    runs: Iterator[MergeRun] = merging.runs("t", 0, iter(extents), 1, run_extents=run_extents)
+    runs: Iterator[MergeRun] = merging.small_runs("t", 0, iter(extents), 1, run_extents=run_extents)
     return [(run.start_offset, run.next_offset) for run in runs]
 
 

@@ -282,6 +282,13 @@ def test_a_job_and_a_mirror_of_one_name_do_not_know_each_other(
     rest(target, source)
 
 
+def test_a_mirrors_progress_is_no_version_of_a_name(source: Cluster, target: Cluster) -> None:
+    mirrored(source.path, target)
+    target.create_topic("mine")
+    a_job(target, 0)
+    assert len(builders.contents(target)[TopicPartition("mine", 0)]) == 1
+
+
 def test_of_two_mirrors_that_begin_together_one_is_refused(
     source: Cluster, target: Cluster
 ) -> None:

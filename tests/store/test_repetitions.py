@@ -554,9 +554,18 @@ def test_the_history_tells_a_repetition_by_its_rows_in_each_topic(count: int) ->
 
     task = Task([(f"topic-{n}", 2, 7, 9) for n in range(count)])
     mine = Attempt("q", 1, Evidence.of_tasks([task], "topic-0" if count == 1 else None), None)
-    assert mine.is_repetition(1, Evidence.of_commit(commit(2)))
+    assert mine.is_repetition(lambda _: (1, Evidence.of_commit(commit(2))))
     with pytest.raises(CommitError, match="its topic or its rows differ"):
-        mine.is_repetition(1, Evidence.of_commit(commit(3)))
+        mine.is_repetition(lambda _: (1, Evidence.of_commit(commit(3))))
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_only_a_name_of_which_nothing_was_kept_counts_for_all_topics(is_kept: bool) -> None:
+    """Else it is the id of a query of today."""
+    mine = Evidence.of_tasks([], "events")
+    committed = {"app@events": (-1, None), "app": (1, mine if is_kept else None)}
+    attempt = Attempt("app@events", 1, mine, None, "app")
+    assert attempt.is_repetition(committed.__getitem__) != is_kept
 
 
 # What of a checkpoint is believed.
