@@ -255,7 +255,7 @@ def repair(
     else:
         is_damaged = _repair_ledger(cluster, if_found, as_json=as_json)
         reports = cluster.repair(chosen or None)
-    done = _with_progress(reports, f"Repairing {cluster.address}", cluster, chosen, hidden=as_json)
+    done = _with_progress(reports, f"Repairing {path}", cluster, chosen, hidden=as_json)
     for report in done:
         _print_report(report, _state(report, if_found), as_json=as_json)
     if is_damaged or any(report.damaged or report.offline for report in done):
