@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -281,6 +282,15 @@ def test_the_package_names_pyspark_for_types_only() -> None:
 def test_no_module_is_a_drawer() -> None:
     """`utils` and `base` name what is in them no better than a drawer does."""
     assert not {"utils", "util", "base", "helpers", "common"} & {p.stem for p in PACKAGE.rglob("*")}
+
+
+def test_each_room_lists_its_modules() -> None:
+    missing = []
+    for room in PACKAGE.glob("*/**/__init__.py"):
+        words = re.findall(r"\w+", ast.get_docstring(ast.parse(room.read_text())) or "")
+        missing += [path for path in room.parent.glob("[!_]*.py") if path.stem not in words]
+
+    assert missing == []
 
 
 def test_no_two_classes_have_the_same_name() -> None:

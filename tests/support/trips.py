@@ -88,7 +88,9 @@ class Follower:
         if not name.startswith(self._threads):
             return
         waits = event == "call" and (Path(code.co_filename).name, code.co_name) in _WAITS
-        if waits or (event == "c_call" and function.__qualname__ == "SimpleQueue.get"):
+        if waits or (
+            event == "c_call" and getattr(function, "__qualname__", "") == "SimpleQueue.get"
+        ):
             self._awake.pop(name, None)
         elif event in ("call", "c_call") and code.co_filename.startswith(f"{PACKAGE}/"):
             if name not in self._awake:
