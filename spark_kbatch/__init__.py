@@ -424,9 +424,9 @@ def decode_values(
         ConfigError: an argument is not accepted, or the schema cannot be used.
         SchemaRegistryError: the registry does not have a schema, or cannot be asked.
     """
-    from spark_kbatch.opening import value_arrays  # noqa: PLC0415  loads the kernels
+    from spark_kbatch.columns import arrays  # noqa: PLC0415  loads the kernels
 
-    return value_arrays.decode_values(array, registry, formats)
+    return arrays.decode_values(array, registry, formats)
 
 
 def encode_values(
@@ -458,9 +458,9 @@ def encode_values(
         ConfigError: an argument is not accepted, or columns do not fit the schema.
         SchemaRegistryError: the registry does not have the schema or does not allow it, or cannot be asked.
     """
-    from spark_kbatch.opening import value_arrays  # noqa: PLC0415  loads the kernels
+    from spark_kbatch.columns import arrays  # noqa: PLC0415  loads the kernels
 
-    return value_arrays.encode_values(array, registry, formats, auto_register=auto_register)
+    return arrays.encode_values(array, registry, formats, auto_register=auto_register)
 
 
 def register(spark: SparkSession) -> None:

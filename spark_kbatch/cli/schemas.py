@@ -10,8 +10,8 @@ import click
 
 from spark_kbatch.cli.output import Table, print_json
 from spark_kbatch.cli.parameters import examples, json_option, registry_options
+from spark_kbatch.columns.reading import SubjectVersion, subject_versions
 from spark_kbatch.errors import SchemaNotFoundError
-from spark_kbatch.opening.values import SubjectVersion, subject_versions
 
 _SHOWN_MAX = 60  # characters of what a schema is
 

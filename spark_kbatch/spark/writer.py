@@ -42,8 +42,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_kbatch.columns.writing import NOTHING_ENCODED, WrittenColumns
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.opening.encoded_columns import NOTHING_ENCODED, WrittenColumns
 from spark_kbatch.options.columns import meant_for, warn_of_misspelt
 from spark_kbatch.options.values import WrittenValueOptions
 from spark_kbatch.options.write import WriteOptions

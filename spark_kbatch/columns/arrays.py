@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_kbatch.columns.reading import pinned
+from spark_kbatch.columns.schemas import parsed
+from spark_kbatch.columns.writing import schema_to_write
 from spark_kbatch.errors import ConfigError, InvalidValueError
-from spark_kbatch.opening.encoded_columns import schema_to_write
-from spark_kbatch.opening.values import pinned
-from spark_kbatch.opening.writers_schemas import parsed
 from spark_kbatch.options import arguments
 from spark_kbatch.options.values import PERMISSIVE, parse_value_keywords
 from spark_kbatch.values.avro_decoder import DecodedValues

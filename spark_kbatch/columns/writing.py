@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from spark_kbatch.columns.reading import NO_ID, schema_of
 from spark_kbatch.errors import (
     ConfigError,
     InvalidValueError,
@@ -19,7 +20,6 @@ from spark_kbatch.errors import (
     SchemaNotFoundError,
     SchemaRegistryUnavailableError,
 )
-from spark_kbatch.opening.values import NO_ID, schema_of
 from spark_kbatch.options.registry import RegistryOptions
 from spark_kbatch.options.values import (
     ColumnOptions,
@@ -51,7 +51,7 @@ class WrittenColumn:
         Raises:
             ConfigError: columns do not fit the schema; names the field.
         """
-        from spark_kbatch.opening.writers_schemas import parsed  # noqa: PLC0415  jobs without a format
+        from spark_kbatch.columns.schemas import parsed  # noqa: PLC0415  jobs without a format
         from spark_kbatch.values.avro_encoder import AvroEncoder  # noqa: PLC0415
 
         try:
@@ -183,7 +183,7 @@ def schema_to_write(
 
     Raises as `written_columns`.
     """
-    from spark_kbatch.opening.writers_schemas import ensure_usable, parsed  # noqa: PLC0415
+    from spark_kbatch.columns.schemas import ensure_usable, parsed  # noqa: PLC0415
     from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  imports urllib3
     from spark_kbatch.values.avro_encoder import AvroEncoder  # noqa: PLC0415
 
@@ -231,7 +231,7 @@ def _schema_of_columns(column: ColumnOptions, kind: pa.DataType) -> RegisteredSc
 
 def _record_name(column: ColumnOptions, schema: RegisteredSchema) -> str:
     """Return the full name of the record that a schema is, if the column's subject follows from it."""
-    from spark_kbatch.opening.writers_schemas import parsed  # noqa: PLC0415
+    from spark_kbatch.columns.schemas import parsed  # noqa: PLC0415
     from spark_kbatch.values.avro_schema import RecordSchema  # noqa: PLC0415
 
     if column.strategy == "TopicNameStrategy":

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kbatch import clock
+from spark_kbatch.columns.schemas import WritersSchemas
 from spark_kbatch.consumer.rows import TypedColumn
 from spark_kbatch.errors import SchemaError
-from spark_kbatch.opening.writers_schemas import WritersSchemas
 from spark_kbatch.options.registry import RegistryOptions
 from spark_kbatch.terminal import to_json
 from spark_kbatch.values.avro_decoder import AvroDecoder, DecodedValues

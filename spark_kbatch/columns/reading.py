@@ -78,7 +78,7 @@ class PinnedColumn:
 
     def reader_schema(self) -> Schema:
         """Return the schema that values are read as; raises SchemaError."""
-        from spark_kbatch.opening.writers_schemas import parsed  # noqa: PLC0415  planning without a format
+        from spark_kbatch.columns.schemas import parsed  # noqa: PLC0415  planning without a format
         from spark_kbatch.values.projection import project  # noqa: PLC0415
 
         assert self.reader is not None
@@ -135,8 +135,8 @@ class PinnedColumns:
 def _avro_column(
     column: PinnedColumn, known: Iterable[RegisteredSchema], registry: RegistryOptions | None
 ) -> TypedColumn:
-    from spark_kbatch.opening.avro_columns import AvroColumn, OnlyWriter  # noqa: PLC0415
-    from spark_kbatch.opening.writers_schemas import WritersSchemas, parsed  # noqa: PLC0415
+    from spark_kbatch.columns.avro import AvroColumn, OnlyWriter  # noqa: PLC0415
+    from spark_kbatch.columns.schemas import WritersSchemas, parsed  # noqa: PLC0415
 
     assert column.reader is not None
     if column.options.framing == "none":
@@ -187,7 +187,7 @@ def shown_as_json(
     options = parse_value_keywords(registry, keywords, [topic])
     if not options.typed:
         return BYTES
-    from spark_kbatch.opening.avro_columns import ReadAsJson, WrittenAsJson  # noqa: PLC0415
+    from spark_kbatch.columns.avro import ReadAsJson, WrittenAsJson  # noqa: PLC0415
 
     by_name: dict[str, TypedColumn] = {}
     for column in options.typed:
@@ -341,7 +341,7 @@ def schema_of(column: ColumnOptions, registry: RegistryOptions | None) -> Regist
 def _pinned_column(column: ColumnOptions, options: ValueOptions) -> PinnedColumn:
     if column.format == "string":
         return PinnedColumn(column)
-    from spark_kbatch.opening.writers_schemas import ensure_usable  # noqa: PLC0415
+    from spark_kbatch.columns.schemas import ensure_usable  # noqa: PLC0415
     from spark_kbatch.values.projection import wanted_fields  # noqa: PLC0415
 
     registry = _registry(options.registry)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from spark_kbatch.columns.reading import PinnedColumns, pinned
+from spark_kbatch.columns.writing import WrittenColumn, schema_to_write
 from spark_kbatch.consumer.rows import DecodedColumn
 from spark_kbatch.errors import ConfigError, InvalidValueError
-from spark_kbatch.opening.encoded_columns import WrittenColumn, schema_to_write
-from spark_kbatch.opening.values import PinnedColumns, pinned
 from spark_kbatch.options import arguments
 from spark_kbatch.options.values import ANY_COLUMN, PERMISSIVE, parse_function_arguments
 from spark_kbatch.values.avro_decoder import DecodedValues

@@ -16,6 +16,8 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster, ConfigError, RecordDeserializationError
+from spark_kbatch.columns.reading import NewSchemas, pinned
+from spark_kbatch.columns.writing import WrittenColumn, WrittenColumns
 from spark_kbatch.errors import (
     InvalidValueError,
     SchemaError,
@@ -23,8 +25,6 @@ from spark_kbatch.errors import (
     SchemaRegistryError,
     SchemaRegistryUnavailableError,
 )
-from spark_kbatch.opening.encoded_columns import WrittenColumn, WrittenColumns
-from spark_kbatch.opening.values import NewSchemas, pinned
 from spark_kbatch.options.values import ColumnOptions, parse_value_keywords
 from spark_kbatch.registry import known
 from spark_kbatch.registry.endpoint import Endpoint
