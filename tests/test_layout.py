@@ -56,12 +56,12 @@ DOORS = {
         "times",
     },
     "values": {
-        "avro_decoder", "avro_encoder", "avro_schema", "derivation", "flat", "framing", "layout", "plain", "projection", "row_errors",
+        "avro_decoder", "avro_encoder", "avro_schema", "decoded", "derivation", "flat", "framing", "layout", "plain", "projection",
         "text_decoder",
     },
     "store": {"commits", "job", "repetitions", "source", "store", "transport"},
     "bucket": {"commits", "entries", "happenings", "inspection", "maintenance", "mending", "polling", "recovery", "rights", "staging", "state", "store"},
-    "columns": {"arrays", "functions", "reading", "writing"},
+    "columns": {"functions", "reading", "schemas", "writing"},
     "memory": {"store"},
     "log": {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",
@@ -103,7 +103,7 @@ FACES = {
         "store.repetitions", "terminal", "bucket.maintenance",
     },
     "cli": {
-        ROOT, "clock", "columns.reading", "errors", "model", "opening.readers", "opening.listing", "opening.writes", "options", "terminal",
+        ROOT, "clock", "columns.reading", "columns.schemas", "errors", "model", "opening.readers", "opening.listing", "opening.writes", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
         "bucket.entries", "bucket.happenings", "bucket.inspection", "bucket.maintenance", "bucket.mending", "bucket.recovery", "bucket.rights", "bucket.store",

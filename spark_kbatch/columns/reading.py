@@ -4,9 +4,12 @@ A read is loaded once: then the schema that its values are read as is looked up,
 tasks, together with all versions of the subject, so that a task asks the registry for nothing but ids that were
 registered since; a stream looks for these itself, at most once a minute.
 
-    pinned(options)              asks the registry; the columns of the read's rows, with their types
-    PinnedColumns.typed          the decoders, in a task
-    NewSchemas                   what a stream's subjects have got since
+    pinned(options)        asks the registry; the columns of the read's rows, with their types
+    PinnedColumns.typed    the decoders, in a task
+    NewSchemas             what a stream's subjects have got since
+
+Each format has a class, of what its columns pin: `PinnedText`, `PinnedAvro`. `_pinned_column` alone
+chooses among them.
 """
 
 from __future__ import annotations
@@ -15,34 +18,26 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from spark_kbatch import clock
 from spark_kbatch.consumer.rows import BYTES, ROW_SCHEMA, TypedColumn, TypedColumns, row_schema
-from spark_kbatch.errors import (
-    ConfigError,
-    SchemaError,
-    SchemaNotFoundError,
-    SchemaRegistryError,
-)
+from spark_kbatch.errors import SchemaError, SchemaRegistryError
 from spark_kbatch.options import arguments
-from spark_kbatch.options.registry import RegistryOptions, parse_registry_options
+from spark_kbatch.options.registry import RegistryOptions
 from spark_kbatch.options.values import (
     COLUMNS,
     NO_VALUE_OPTIONS,
     PERMISSIVE,
     ColumnOptions,
-    SchemaChoice,
     ValueOptions,
     parse_value_keywords,
-    registry_keys,
 )
 
 if TYPE_CHECKING:
-    from spark_kbatch.registry.schemas import RegisteredSchema, SchemaRegistry
+    from spark_kbatch.registry.schemas import RegisteredSchema
     from spark_kbatch.values.avro_schema import Schema
     from spark_kbatch.values.projection import Wanted
 
@@ -51,9 +46,6 @@ logger = logging.getLogger(__name__)
 # What a column is read as, with the name of the column.
 NewSchema: TypeAlias = tuple[str, "RegisteredSchema"]
 
-NO_ID = -1  # of a schema that is no registry's
-_KNOWN_MAX = 1 << 20  # characters of schemas that a plan carries for a column
-_VERSIONS_MAX = 200  # each of which is a request
 _MINUTE_MS = 60_000
 
 IN_OPTIONS = "with the option mode=PERMISSIVE such a {column} is null, and {column}_error says why"
@@ -62,35 +54,81 @@ IN_ARGUMENTS = 'with mode="PERMISSIVE" such a {column} is null, and {column}_err
 
 
 @dataclass(frozen=True)
-class PinnedColumn:
-    """The schema that the keys or the values of one read are read as."""
+class PinnedText:
+    """Keys or values that one read has as text."""
 
     options: ColumnOptions
-    reader: RegisteredSchema | None = None  # of Avro
-    wanted: Wanted = field(default_factory=dict)  # part of it; all if empty
-    renames: bool = False  # whether fields take on the case of the names that are wanted
-    known: tuple[RegisteredSchema, ...] = ()  # that may have written values
-
-    @property
-    def name(self) -> str:
-        """The column's name."""
-        return self.options.column
-
-    def reader_schema(self) -> Schema:
-        """Return the schema that values are read as; raises SchemaError."""
-        from spark_kbatch.columns.schemas import parsed  # noqa: PLC0415  planning without a format
-        from spark_kbatch.values.projection import project  # noqa: PLC0415
-
-        assert self.reader is not None
-        return project(parsed(self.reader), self.wanted, renames=self.renames)
 
     def type(self) -> pa.DataType:
-        """Return the type of the column; raises SchemaError."""
-        if self.reader is None:
-            return pa.string()
-        from spark_kbatch.values.layout import arrow_type  # noqa: PLC0415
+        """Return the type of the column."""
+        return pa.string()
 
-        return arrow_type(self.reader_schema())
+    def decoder(
+        self, registry: RegistryOptions | None, new: Iterable[NewSchema] = ()
+    ) -> TypedColumn:
+        """Return what makes the column of bytes."""
+        from spark_kbatch.values.text_decoder import TextDecoder  # noqa: PLC0415  loads the kernels
+
+        return TextDecoder()
+
+
+@dataclass(frozen=True)
+class PinnedAvro:
+    """Keys or values of Avro, and the schema that one read has them as."""
+
+    options: ColumnOptions
+    reader: RegisteredSchema
+    known: tuple[RegisteredSchema, ...]  # that may have written values; the reader too
+    wanted: Wanted = field(default_factory=dict)  # part of the reader; all if empty
+    renames: bool = False  # whether fields take on the case of the names that are wanted
+
+    def type(self) -> pa.DataType:
+        """Return the type of the column; raises SchemaError, which says what chose the schema."""
+        from spark_kbatch.values.layout import arrow_type  # noqa: PLC0415  planning without a format
+
+        try:
+            return arrow_type(self._reader_schema())
+        except SchemaError as error:
+            raise replace(error, reason=f"{error.reason} ({self._said()})") from None
+
+    def decoder(
+        self, registry: RegistryOptions | None, new: Iterable[NewSchema] = ()
+    ) -> TypedColumn:
+        """Return what makes the column of bytes.
+
+        Args:
+            registry: which is asked for schemas that are not known.
+            new: schemas that are known since, of any column.
+        """
+        from spark_kbatch.columns.avro import AvroColumn  # noqa: PLC0415  loads the kernels
+        from spark_kbatch.columns.schemas import WritersSchemas  # noqa: PLC0415  likewise
+
+        writers = WritersSchemas(registry, self.options.subject, self.known_with(new))
+        only = self.reader.id if self.options.framing == "none" else None
+        return AvroColumn(self._reader_schema(), writers, self._said(), only=only)
+
+    def known_with(self, new: Iterable[NewSchema]) -> list[RegisteredSchema]:
+        """Return the schemas that are known, with those of the column that are new."""
+        return [*self.known, *(one for name, one in new if name == self.options.column)]
+
+    def _reader_schema(self) -> Schema:
+        from spark_kbatch.columns.schemas import parsed  # noqa: PLC0415  planning without a format
+        from spark_kbatch.values.projection import project  # noqa: PLC0415  likewise
+
+        return project(parsed(self.reader), self.wanted, renames=self.renames)
+
+    def _said(self) -> str:
+        """Return which schema the column is read as, for errors."""
+        key, choice, reader = self.options.schema_key, self.options.schema, self.reader
+        if choice.kind == "file":
+            return f"{key}=file:{choice.text}"
+        if choice.kind == "text":
+            return f"the schema in {key}"
+        version = f", version {reader.version} of {reader.subject!r}" if reader.version else ""
+        return f"schema id {reader.id}{version}"
+
+
+PinnedColumn: TypeAlias = PinnedText | PinnedAvro
 
 
 @dataclass(frozen=True)
@@ -116,34 +154,60 @@ class PinnedColumns:
             remedy: what an error says to do.
         """
         sources = {name.partition("_")[0] for name in names}
-        wanted = [one for one in self.columns if one.name in sources]
-        if not wanted:
-            return BYTES
-        from spark_kbatch.values.text_decoder import TextDecoder  # noqa: PLC0415  loads the kernels
-
-        by_name: dict[str, TypedColumn] = {}
-        for column in wanted:
-            if column.reader is None:
-                by_name[column.name] = TextDecoder()
-            else:
-                known = [*column.known, *(schema for name, schema in new if name == column.name)]
-                by_name[column.name] = _avro_column(column, known, self.options.registry)
-        is_permissive = self.options.mode == PERMISSIVE
-        return TypedColumns(self.schema, by_name, is_permissive, remedy)
+        by_name: dict[str, TypedColumn] = {
+            one.options.column: one.decoder(self.options.registry, new)
+            for one in self.columns
+            if one.options.column in sources
+        }
+        return TypedColumns(self.schema, by_name, self.options.mode == PERMISSIVE, remedy)
 
 
-def _avro_column(
-    column: PinnedColumn, known: Iterable[RegisteredSchema], registry: RegistryOptions | None
-) -> TypedColumn:
-    from spark_kbatch.columns.avro import AvroColumn, OnlyWriter  # noqa: PLC0415
-    from spark_kbatch.columns.schemas import WritersSchemas, parsed  # noqa: PLC0415
+def pinned(options: ValueOptions, wanted: Mapping[str, Wanted] | None = None) -> PinnedColumns:
+    """Decide what keys and values are read as.
 
-    assert column.reader is not None
-    if column.options.framing == "none":
-        only = OnlyWriter(column.reader.id, parsed(column.reader))
-        return AvroColumn(column.reader_schema(), only, _said(column))
-    writers = WritersSchemas(registry, column.options.subject, known)
-    return AvroColumn(column.reader_schema(), writers, _said(column))
+    Args:
+        options: of the read.
+        wanted: for a column, the fields that a user's schema names, which get the names that they have there.
+
+    Raises:
+        ConfigError: a schema is none, lacks a field, or cannot be read as columns; names the field.
+        SchemaRegistryError: the registry does not have it, or cannot be asked.
+    """
+    columns = [
+        _pinned_column(one, options, (wanted or {}).get(one.column)) for one in options.typed
+    ]
+    with_ids = [one.column for one in options.typed if one.format == "avro"]
+    schema = row_schema(
+        {one.options.column: one.type() for one in columns},
+        with_schema_id=with_ids if options.include_schema_id else (),
+        with_bytes=options.include_bytes,
+        with_errors=options.mode == PERMISSIVE,
+    )
+    return PinnedColumns(options, tuple(columns), schema)
+
+
+def _pinned_column(
+    column: ColumnOptions, options: ValueOptions, wanted: Wanted | None = None
+) -> PinnedColumn:
+    """Look up what the format of a column needs; raises as `pinned`."""
+    match column.format:
+        case "avro":
+            return _pinned_avro(column, options, wanted)
+        case _:
+            return PinnedText(column)
+
+
+def _pinned_avro(column: ColumnOptions, options: ValueOptions, wanted: Wanted | None) -> PinnedAvro:
+    from spark_kbatch.columns.schemas import chosen_schema, new_versions  # noqa: PLC0415
+    from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  imports urllib3
+    from spark_kbatch.values.projection import wanted_fields  # noqa: PLC0415
+
+    reader = chosen_schema(column, options.registry)
+    known: list[RegisteredSchema] = []
+    if options.registry is not None and column.has_versions:
+        known, _newest = new_versions(registry_of(options.registry), column.subject, [reader])
+    fields = wanted_fields(options.fields) if column.column != "key" else {}
+    return PinnedAvro(column, reader, (*known, reader), wanted or fields, renames=bool(wanted))
 
 
 def read_as(text: Any, registry: Any, keywords: Mapping[str, Any], topics: Any) -> TypedColumns:
@@ -167,7 +231,19 @@ def read_as(text: Any, registry: Any, keywords: Mapping[str, Any], topics: Any) 
     typed = columns.typed(remedy=IN_ARGUMENTS)
     if not text:
         return typed
-    return _with_text(typed, "strict" if text is True else "replace")
+    from spark_kbatch.values.text_decoder import TextDecoder  # noqa: PLC0415  loads the kernels
+
+    decoder = TextDecoder("strict" if text is True else "replace")
+    names = [name for name in COLUMNS if name not in typed.by_name]
+    schema = pa.schema(
+        [pa.field(one.name, pa.string()) if one.name in names else one for one in typed.schema]
+    )
+    return replace(
+        typed,
+        schema=schema,
+        by_name={**dict.fromkeys(names, decoder), **typed.by_name},
+        remedy=typed.remedy if typed.by_name else AS_TEXT,
+    )
 
 
 def shown_as_json(
@@ -192,242 +268,12 @@ def shown_as_json(
     by_name: dict[str, TypedColumn] = {}
     for column in options.typed:
         is_chosen = f"{column.column}_schema" in keywords
-        if options.registry is not None and column.framing == "confluent" and not is_chosen:
+        if column.framing == "confluent" and not is_chosen:
             by_name[column.column] = WrittenAsJson(options.registry)
         else:
-            one = PinnedColumns(options, (_pinned_column(column, options),)).typed()
-            by_name[column.column] = ReadAsJson(one.by_name[column.column])
+            read = _pinned_column(column, options).decoder(options.registry)
+            by_name[column.column] = ReadAsJson(read)
     return TypedColumns(by_name=by_name, is_permissive=options.mode == PERMISSIVE, remedy=remedy)
-
-
-class SubjectVersion(NamedTuple):
-    """A version of a subject, for people."""
-
-    subject: str
-    version: int
-    schema_id: int
-    type: str
-    text: str
-    references: tuple[tuple[str, str, int], ...]
-    is_deleted: bool
-
-
-def subject_versions(registry: Any, subject: str) -> list[SubjectVersion]:
-    """Return the versions of a subject, deleted ones too.
-
-    Args:
-        registry: as for `parse_value_keywords`.
-
-    Raises:
-        SchemaNotFoundError: there is no such subject.
-        SchemaRegistryError: the registry does not answer, or refuses to.
-    """
-    there = _registry(parse_registry_options(registry_keys(registry)))
-    if there is None:
-        raise ConfigError("no registry is given")
-    numbers = there.versions(subject, deleted=True)
-    try:
-        kept = set(there.versions(subject))
-    except SchemaNotFoundError:  # all are deleted
-        kept = set()
-    found = []
-    for number in numbers:
-        one = there.version(subject, number)
-        references = tuple((name, of, version) for name, of, version in one.schema.references)
-        found.append(
-            SubjectVersion(
-                subject,
-                number,
-                one.id,
-                one.schema.type,
-                one.schema.text,
-                references,
-                number not in kept,
-            )
-        )
-    return found
-
-
-def _with_text(typed: TypedColumns, on_bad_text: Literal["strict", "replace"]) -> TypedColumns:
-    """Return the same with the columns that are bytes as text."""
-    from spark_kbatch.values.text_decoder import TextDecoder  # noqa: PLC0415
-
-    decoder = TextDecoder(on_bad_text)
-    names = [name for name in ("key", "value") if name not in typed.by_name]
-    schema = pa.schema(
-        [pa.field(one.name, pa.string()) if one.name in names else one for one in typed.schema]
-    )
-    remedy = typed.remedy if typed.by_name else AS_TEXT
-    return replace(
-        typed,
-        schema=schema,
-        by_name={**dict.fromkeys(names, decoder), **typed.by_name},
-        remedy=remedy,
-    )
-
-
-def pinned(options: ValueOptions, wanted: Mapping[str, Wanted] | None = None) -> PinnedColumns:
-    """Decide what keys and values are read as.
-
-    Args:
-        options: of the read.
-        wanted: for a column, the fields that a user's schema names, which get the names that they have there.
-
-    Raises:
-        ConfigError: a schema is none, lacks a field, or cannot be read as columns; names the field.
-        SchemaRegistryError: the registry does not have it, or cannot be asked.
-    """
-    if not options.typed:
-        return PinnedColumns()
-    columns = [_pinned_column(one, options) for one in options.typed]
-    return _pinned(
-        options,
-        tuple(
-            replace(one, wanted=wanted[one.name], renames=True)
-            if wanted and one.reader is not None and wanted.get(one.name)
-            else one
-            for one in columns
-        ),
-    )
-
-
-def _pinned(options: ValueOptions, columns: tuple[PinnedColumn, ...]) -> PinnedColumns:
-    types = {}
-    for column in columns:
-        try:
-            types[column.name] = column.type()
-        except SchemaError as error:
-            raise replace(error, reason=f"{error.reason} ({_said(column)})") from None
-    avro = [one.name for one in columns if one.reader is not None]
-    schema = row_schema(
-        types,
-        with_schema_id=avro if options.include_schema_id else [],
-        with_bytes=options.include_bytes,
-        with_errors=options.mode == PERMISSIVE,
-    )
-    return PinnedColumns(options, columns, schema)
-
-
-def _said(column: PinnedColumn) -> str:
-    """Return which schema a column is read as, for errors."""
-    choice = column.options.schema
-    if choice.kind == "file":
-        return f"{column.options.schema_key}=file:{choice.text}"
-    if choice.kind == "text":
-        return f"the schema in {column.options.schema_key}"
-    assert column.reader is not None
-    version = f", version {column.reader.version} of {column.reader.subject!r}"
-    return f"schema id {column.reader.id}{version if column.reader.version else ''}"
-
-
-def _registry(options: RegistryOptions | None) -> SchemaRegistry | None:
-    if options is None:
-        return None
-    from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  imports urllib3
-
-    return registry_of(options)
-
-
-def schema_of(column: ColumnOptions, registry: RegistryOptions | None) -> RegisteredSchema:
-    """Return the schema that the options of a column choose; its id is below 0 if it is no registry's.
-
-    Raises:
-        ConfigError: a file cannot be read.
-        SchemaRegistryError: the registry does not have it, or cannot be asked.
-    """
-    return _reader(column, _registry(registry))
-
-
-def _pinned_column(column: ColumnOptions, options: ValueOptions) -> PinnedColumn:
-    if column.format == "string":
-        return PinnedColumn(column)
-    from spark_kbatch.columns.schemas import ensure_usable  # noqa: PLC0415
-    from spark_kbatch.values.projection import wanted_fields  # noqa: PLC0415
-
-    registry = _registry(options.registry)
-    reader = _reader(column, registry)
-    ensure_usable(column.schema_key, reader)
-    known: tuple[RegisteredSchema, ...] = ()
-    if registry is not None and column.framing == "confluent":
-        numbers = _numbers(registry, column.subject) if column.subject else []
-        known = _versions(registry, column.subject, numbers, but=[reader])
-        known += (reader,) if reader.id != NO_ID else ()
-    fields = wanted_fields(options.fields) if column.column != "key" else {}
-    return PinnedColumn(column, reader, fields, known=known)
-
-
-def _reader(column: ColumnOptions, registry: SchemaRegistry | None) -> RegisteredSchema:
-    """Return the schema that a column is read as."""
-    from spark_kbatch.registry import schemas  # noqa: PLC0415
-
-    choice = column.schema
-    match choice:
-        case SchemaChoice("text", text=text):
-            return schemas.RegisteredSchema(NO_ID, schemas.Schema(text))
-        case SchemaChoice("file", text=path, beside=beside):
-            types = tuple(
-                schemas.ReferencedSchema(one, "", 0, _content(column, one)) for one in beside
-            )
-            own = schemas.Schema(_content(column, path))
-            return schemas.RegisteredSchema(NO_ID, own, referenced=types)
-    assert registry is not None  # the options were checked
-    if choice.kind == "id":
-        return registry.by_id(choice.number, column.subject)
-    return registry.version(
-        column.subject, choice.number if choice.kind == "version" else schemas.LATEST_VERSION
-    )
-
-
-def _content(column: ColumnOptions, path: str) -> str:
-    from spark_kbatch.files import LinkedFiles  # noqa: PLC0415
-
-    try:
-        return LinkedFiles().read(Path(path)).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(
-            f"option {column.schema_key!r} is 'file:{path}', which cannot be read: {reason}"
-        ) from None
-
-
-def _numbers(registry: SchemaRegistry, subject: str) -> list[int]:
-    """Return the numbers of a subject's versions, deleted ones too; none if there is no such subject."""
-    try:
-        return registry.versions(subject, deleted=True)
-    except SchemaNotFoundError:
-        return []
-
-
-def _versions(
-    registry: SchemaRegistry,
-    subject: str,
-    numbers: Iterable[int],
-    *,
-    but: Iterable[RegisteredSchema],
-) -> tuple[RegisteredSchema, ...]:
-    """Return versions of a subject, the newest of them where they are many.
-
-    Args:
-        numbers: of the versions.
-        but: schemas that are known already.
-    """
-    versions = {one.version for one in but}
-    size = sum(map(_size, but))
-    found: list[RegisteredSchema] = []
-    for number in sorted(set(numbers) - versions, reverse=True)[:_VERSIONS_MAX]:
-        try:
-            schema = registry.version(subject, number)
-        except SchemaNotFoundError:  # deleted for good since
-            continue
-        size += _size(schema)
-        if size > _KNOWN_MAX:
-            break
-        found.append(schema)
-    return tuple(found)
-
-
-def _size(schema: RegisteredSchema) -> int:
-    return len(schema.schema.text) + sum(len(one.text) for one in schema.referenced)
 
 
 class NewSchemas:
@@ -436,12 +282,15 @@ class NewSchemas:
     def __init__(
         self, columns: PinnedColumns, *, monotonic_ms: Callable[[], int] = clock.monotonic_ms
     ) -> None:
-        self._columns, self._monotonic_ms = columns, monotonic_ms
-        self._known = {one.name: list(one.known) for one in columns.columns}
+        self._registry, self._monotonic_ms = columns.options.registry, monotonic_ms
+        self._columns = [
+            one
+            for one in columns.columns
+            if isinstance(one, PinnedAvro) and one.options.has_versions
+        ]
         # By column: a version that is older, and not known, was left out for its size.
         self._newest = {
-            one.name: max((known.version for known in one.known), default=0)
-            for one in columns.columns
+            one.options.column: max(schema.version for schema in one.known) for one in self._columns
         }
         self._new: list[NewSchema] = []
         self._asked_at_ms = monotonic_ms()
@@ -452,25 +301,20 @@ class NewSchemas:
         That is one request for each subject, and one for each new version. A registry that does not answer stops
         no query, and is not asked again for a minute: tasks ask for ids that they do not know.
         """
-        now_ms, registry = self._monotonic_ms(), self._columns.options.registry
-        if registry is not None and now_ms - self._asked_at_ms >= _MINUTE_MS:
+        now_ms = self._monotonic_ms()
+        if self._registry is not None and now_ms - self._asked_at_ms >= _MINUTE_MS:
+            from spark_kbatch.columns.schemas import new_versions  # noqa: PLC0415
             from spark_kbatch.registry.known import hasty_registry_of  # noqa: PLC0415  imports urllib3
 
             self._asked_at_ms = now_ms
-            for column in self._columns.columns:
-                if column.options.framing == "confluent" and column.options.subject:
-                    try:
-                        self._look(hasty_registry_of(registry), column)
-                    except SchemaRegistryError as error:
-                        logger.warning("%s; going on without its new schemas", error)
+            for column in self._columns:
+                name, subject = column.options.column, column.options.subject
+                registry, known = hasty_registry_of(self._registry), column.known_with(self._new)
+                try:
+                    found, newest = new_versions(registry, subject, known, after=self._newest[name])
+                except SchemaRegistryError as error:
+                    logger.warning("%s; going on without its new schemas", error)
+                    continue
+                self._newest[name] = newest
+                self._new += [(name, one) for one in found]
         return tuple(self._new)
-
-    def _look(self, registry: SchemaRegistry, column: PinnedColumn) -> None:
-        """Ask for the new versions of a column's subject."""
-        subject, known = column.options.subject, self._known[column.name]
-        newest = self._newest[column.name]
-        numbers = [one for one in _numbers(registry, subject) if one > newest]
-        found = _versions(registry, subject, numbers, but=known)
-        self._newest[column.name] = max(numbers, default=newest)
-        known += found
-        self._new += [(column.name, one) for one in found]

@@ -5,27 +5,17 @@ A row that does not fit its schema is an error before its batch is written. Null
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_kbatch.columns.reading import NO_ID, schema_of
-from spark_kbatch.errors import (
-    ConfigError,
-    InvalidValueError,
-    SchemaError,
-    SchemaNotFoundError,
-    SchemaRegistryUnavailableError,
-)
-from spark_kbatch.options.registry import RegistryOptions
+from spark_kbatch.errors import ConfigError, InvalidValueError, SchemaError
 from spark_kbatch.options.values import (
     ColumnOptions,
     WrittenValueOptions,
     ensure_goes_with_streams,
-    key_of,
 )
 
 if TYPE_CHECKING:
@@ -69,18 +59,13 @@ class WrittenColumn:
         found = encoder.encode(array, schema_id=self.schema.id if is_framed else None)
         if found.errors:
             first = found.errors[0]
-            path = _path(self.options, first.path)
+            path = self.options.path_of(first.path)
             raise InvalidValueError(first_row + first.row, first.reason, path, self.schema.id)
         return found.values
 
 
-def _path(column: ColumnOptions, path: str) -> str:
-    """Return the path of a field with the column's name, if it has one."""
-    return ".".join(filter(None, (column.column, path)))
-
-
-def _unfit(column: ColumnOptions, error: SchemaError, schema_id: int) -> ConfigError:
-    at = _path(column, error.path)
+def _unfit(column: ColumnOptions, error: SchemaError, schema_id: int = -1) -> ConfigError:
+    at = column.path_of(error.path)
     named = f"column {at!r}" if at else "the column"
     which = f"schema id {schema_id}" if schema_id >= 0 else "its schema"
     return ConfigError(f"{named} cannot be written with {which}: {error.reason}")
@@ -96,16 +81,6 @@ class WrittenColumns:
     def names(self) -> frozenset[str]:
         """Names of the columns, of any type that fits."""
         return frozenset(one.name for one in self.columns)
-
-    def ensure_fit(self, types: Mapping[str, pa.DataType]) -> None:
-        """Check the types of columns against the schemas.
-
-        Raises:
-            ConfigError: they do not fit; names the field.
-        """
-        for column in self.columns:
-            if column.name in types:
-                column.encoder(types[column.name])
 
     def encoded(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows with the columns as bytes; raises as `WrittenColumn.encoded`."""
@@ -139,17 +114,20 @@ def written_columns(
 
     Args:
         options: of the write.
-        types: of the columns that there are, of which a schema may be made.
+        types: of the columns that there are, which have to fit, and of which a schema may be made.
         is_micro_batch: whether a stream writes.
 
     Raises:
-        ConfigError: a schema cannot be written with, or a stream is to take the latest one.
+        ConfigError: a schema cannot be written with, a column does not fit it, with the field's name, or a stream is
+            to take the latest one.
         SchemaRegistryError: the registry does not have it or does not allow it, or cannot be asked.
     """
     if not options.encoded:
         return NOTHING_ENCODED
     if is_micro_batch:
         ensure_goes_with_streams(options)
+    from spark_kbatch.columns.schemas import schema_to_write  # noqa: PLC0415  imports urllib3
+
     columns = []
     for one in options.encoded:
         kind = types.get(one.column)
@@ -160,86 +138,9 @@ def written_columns(
                 one, options.registry, auto_register=options.auto_register, kind=kind
             )
         except SchemaError as error:
-            raise _unfit(one, error, NO_ID) from None
-        columns.append(WrittenColumn(one, schema))
+            raise _unfit(one, error) from None
+        column = WrittenColumn(one, schema)
+        if kind is not None:
+            column.encoder(kind)
+        columns.append(column)
     return WrittenColumns(tuple(columns))
-
-
-def schema_to_write(
-    column: ColumnOptions,
-    registry: RegistryOptions | None,
-    *,
-    auto_register: bool,
-    kind: pa.DataType | None = None,
-) -> RegisteredSchema:
-    """Return the schema that a column is written with, with its id in the registry if there is one.
-
-    Args:
-        column: what its options say.
-        registry: where the schema is, or is registered.
-        auto_register: whether to register it.
-        kind: the column's type, of which a schema is made if the options say so. Nothing is registered that it
-            does not fit.
-
-    Raises as `written_columns`.
-    """
-    from spark_kbatch.columns.schemas import ensure_usable, parsed  # noqa: PLC0415
-    from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  imports urllib3
-    from spark_kbatch.values.avro_encoder import AvroEncoder  # noqa: PLC0415
-
-    if column.schema.kind == "columns":
-        assert kind is not None
-        schema = _schema_of_columns(column, kind)
-    else:
-        schema = schema_of(column, registry)
-    ensure_usable(column.schema_key, schema)
-    if registry is None or schema.id >= 0 or column.framing == "none":
-        return schema
-    if not column.subject:
-        column = replace(column, subject=column.subject_of(_record_name(column, schema)))
-    if not column.subject:
-        raise ConfigError(
-            f"{key_of(column.column, 'subject').replace('.', '_')} is not given: the registry has the schema's id under it"
-        )
-    there = registry_of(registry)
-    if not auto_register:
-        found = there.look_up(column.subject, schema.schema)
-        ensure_usable(column.schema_key, found)
-        return found
-    if kind is not None:
-        AvroEncoder(parsed(schema), kind)
-    else:
-        parsed(schema)
-    found = there.register(column.subject, schema.schema)
-    # The answer has none of the rules that the registry gave it.
-    with contextlib.suppress(SchemaNotFoundError, SchemaRegistryUnavailableError):
-        ensure_usable(column.schema_key, there.by_id(found.id, column.subject))
-    return found
-
-
-def _schema_of_columns(column: ColumnOptions, kind: pa.DataType) -> RegisteredSchema:
-    from spark_kbatch.registry.schemas import RegisteredSchema, Schema  # noqa: PLC0415
-    from spark_kbatch.values.derivation import derived, record_name  # noqa: PLC0415
-
-    name = column.record_name or record_name(column.subject)
-    try:
-        return RegisteredSchema(NO_ID, Schema(derived(kind, name)))
-    except SchemaError as error:
-        at = _path(column, error.path)
-        raise ConfigError(f"no schema can be made of column {at!r}: {error.reason}") from None
-
-
-def _record_name(column: ColumnOptions, schema: RegisteredSchema) -> str:
-    """Return the full name of the record that a schema is, if the column's subject follows from it."""
-    from spark_kbatch.columns.schemas import parsed  # noqa: PLC0415
-    from spark_kbatch.values.avro_schema import RecordSchema  # noqa: PLC0415
-
-    if column.strategy == "TopicNameStrategy":
-        return ""
-    found = parsed(schema)
-    if not isinstance(found, RecordSchema):
-        raise ConfigError(
-            f"option '{column.column}.subject.name.strategy' is {column.strategy!r}, and the schema is no record: "
-            f"give '{column.column}.subject'"
-        )
-    return found.name

@@ -173,7 +173,7 @@ def _without_query(options: Mapping[str, str]) -> dict[str, str]:
 def _row_fields(columns: PinnedColumns) -> dict[str, StructField]:
     """Return all columns that rows can have, in their order."""
     kafkas = {one.name: one for one in ROW_SCHEMA}
-    typed = {one.name for one in columns.columns}
+    typed = {one.options.column for one in columns.columns}
     return {
         one.name: kafkas[one.name]
         if one.name in kafkas and one.name not in typed

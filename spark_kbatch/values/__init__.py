@@ -17,7 +17,7 @@ in the schemas that it has.
     sources        the columns that the encoder reads
     text_decoder   UTF-8 -> an Arrow array of strings
     plain          decoded columns as Python objects, for JSON
-    row_errors     what is wrong with a row
+    decoded        what decoding makes of rows, and what is wrong with one
     flat           Arrow arrays as flat arrays, and back
 
 A value is decoded in two steps. The kernel (`kernels/avro`) walks through the bytes of each row as the program
