@@ -1,4 +1,4 @@
-"""What decoding makes of rows, of any format: values, the schemas that wrote them, and why a row has none."""
+"""What decoding makes of rows, of any format: values, and why a row has none."""
 
 from __future__ import annotations
 
