@@ -128,7 +128,7 @@ if TYPE_CHECKING:
     from spark_kbatch.server.intercepts import InterceptedRequest
     from spark_kbatch.server.server import Server
     from spark_kbatch.store.commits import Commit
-    from spark_kbatch.values.avro_decoder import DecodedValues
+    from spark_kbatch.values.decoded import DecodedValues
 
 __version__ = "0.1.0"
 
@@ -210,7 +210,7 @@ _MODULES = {
     "ArrowFuture": "producer.futures",
     "Cluster": "opening.cluster",
     "Commit": "store.commits",
-    "DecodedValues": "values.avro_decoder",
+    "DecodedValues": "values.decoded",
     "InterceptedRequest": "server.intercepts",
     "LogOffsets": "model",
     "MirrorProgress": "mirroring.copying",
@@ -424,9 +424,9 @@ def decode_values(
         ConfigError: an argument is not accepted, or the schema cannot be used.
         SchemaRegistryError: the registry does not have a schema, or cannot be asked.
     """
-    from spark_kbatch.opening import value_arrays  # noqa: PLC0415  loads the kernels
+    from spark_kbatch.columns import functions  # noqa: PLC0415  loads the kernels
 
-    return value_arrays.decode_values(array, registry, formats)
+    return functions.decode_values(array, registry, formats)
 
 
 def encode_values(
@@ -458,9 +458,9 @@ def encode_values(
         ConfigError: an argument is not accepted, or columns do not fit the schema.
         SchemaRegistryError: the registry does not have the schema or does not allow it, or cannot be asked.
     """
-    from spark_kbatch.opening import value_arrays  # noqa: PLC0415  loads the kernels
+    from spark_kbatch.columns import functions  # noqa: PLC0415  loads the kernels
 
-    return value_arrays.encode_values(array, registry, formats, auto_register=auto_register)
+    return functions.encode_values(array, registry, formats, auto_register=auto_register)
 
 
 def register(spark: SparkSession) -> None:

@@ -59,7 +59,7 @@ def from_avro(
         ConfigError: an argument is not accepted, or the schema cannot be read as columns.
         SchemaRegistryError: the registry does not have the schema, or cannot be asked.
     """
-    from spark_kbatch.opening.column_functions import decoded_column  # noqa: PLC0415  loads the kernels
+    from spark_kbatch.columns.functions import decoded_column  # noqa: PLC0415  loads the kernels
     from spark_kbatch.spark import functions  # noqa: PLC0415  loads pyspark
 
     given = {
@@ -104,7 +104,7 @@ def to_avro(
         ConfigError: an argument is not accepted, or the schema cannot be written with.
         SchemaRegistryError: the registry does not have the schema or does not allow it, or cannot be asked.
     """
-    from spark_kbatch.opening.column_functions import encoded_column  # noqa: PLC0415  loads the kernels
+    from spark_kbatch.columns.functions import encoded_column  # noqa: PLC0415  loads the kernels
     from spark_kbatch.spark import functions  # noqa: PLC0415  loads pyspark
 
     given = {"schema": schema, "subject": subject, "framing": framing}

@@ -34,7 +34,7 @@ LAYERS = (
     {"store"},
     {"producer", "consumer", "log", "wire"},
     {"catalog", "registry"},
-    {"bucket", "memory", "remote", "replica"},
+    {"bucket", "columns", "memory", "remote", "replica"},
     {"commit"},
     {"cluster"},
     {"server"},
@@ -59,11 +59,12 @@ DOORS = {
         "times",
     },
     "values": {
-        "avro_decoder", "avro_encoder", "avro_schema", "derivation", "flat", "framing", "layout", "plain", "projection", "row_errors",
+        "avro_decoder", "avro_encoder", "avro_schema", "decoded", "derivation", "flat", "framing", "layout", "plain", "projection",
         "text_decoder",
     },
     "store": {"commits", "job", "repetitions", "source", "store", "transport"},
     "bucket": {"commits", "entries", "happenings", "inspection", "maintenance", "mending", "polling", "recovery", "rights", "staging", "state", "store"},
+    "columns": {"functions", "reading", "schemas", "writing"},
     "memory": {"store"},
     "log": {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",
@@ -93,9 +94,7 @@ DOORS = {
         "catalog", "export", "folder_store", "foreign_store", "group_records", "job", "metrics", "offsets_store", "os_errors",
         "ownership", "parts", "transports",
     },
-    "opening": {
-        "cluster", "column_functions", "encoded_columns", "listing", "places", "readers", "stores", "upkeep", "value_arrays", "values", "writes",
-    },
+    "opening": {"cluster", "listing", "places", "readers", "stores", "upkeep", "writes"},
     "spark": {"demo", "functions", "hadoop", "maintaining", "source"},
     "cli": {"main"},
 }  # fmt: skip
@@ -103,11 +102,11 @@ DOORS = {
 # What the faces import at run time, of rooms that are not their own: clusters are opened in one room.
 FACES = {
     "spark": {
-        "errors", "model", "opening.column_functions", "opening.encoded_columns", "opening.readers", "opening.values", "opening.writes", "options", "store.job",
+        "columns.functions", "columns.reading", "columns.writing", "errors", "model", "opening.readers", "opening.writes", "options", "store.job",
         "store.repetitions", "terminal", "bucket.maintenance",
     },
     "cli": {
-        ROOT, "clock", "errors", "model", "opening.readers", "opening.listing", "opening.values", "opening.writes", "options", "terminal",
+        ROOT, "clock", "columns.reading", "columns.schemas", "errors", "model", "opening.readers", "opening.listing", "opening.writes", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
         "bucket.entries", "bucket.happenings", "bucket.inspection", "bucket.maintenance", "bucket.mending", "bucket.recovery", "bucket.rights", "bucket.store",
@@ -121,7 +120,7 @@ FACES = {
 }  # fmt: skip
 
 # Who may import what: parts of ours that only few may know, and modules with one home.
-PRODUCER_USERS = {"bucket", "cluster", "memory", "mirroring", "opening", "remote"}
+PRODUCER_USERS = {"bucket", "cluster", "columns", "memory", "mirroring", "opening", "remote"}
 HOMES = {
     "pyspark": {
         "spark/__init__.py",

@@ -28,6 +28,7 @@ from spark_kbatch.cli.parameters import (
 )
 from spark_kbatch.cli.paths import client_options, complete_topic, open_topic_reader, path_argument
 from spark_kbatch.cli.stopping import asked_to_stop
+from spark_kbatch.columns.reading import shown_as_json
 from spark_kbatch.errors import (
     UNREADABLE,
     ConfigError,
@@ -40,7 +41,6 @@ from spark_kbatch.errors import (
     going_on,
 )
 from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
-from spark_kbatch.opening.values import shown_as_json
 from spark_kbatch.options.values import PERMISSIVE, parse_value_keywords
 from spark_kbatch.record.lines import Kind, Layout, Lines, Style
 from spark_kbatch.terminal import visible

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_kbatch.cli.output import Table, print_json
 from spark_kbatch.cli.parameters import examples, json_option, registry_options
+from spark_kbatch.columns.schemas import subject_versions
 from spark_kbatch.errors import SchemaNotFoundError
-from spark_kbatch.opening.values import SubjectVersion, subject_versions
+
+if TYPE_CHECKING:
+    from spark_kbatch.registry.schemas import RegisteredSchema, Schema
 
 _SHOWN_MAX = 60  # characters of what a schema is
 
@@ -34,7 +37,7 @@ def schemas(topic: str, subject: str | None, registry: Mapping[str, str], as_jso
     if "url" not in registry:
         raise click.UsageError("--registry is missing: a URL, or a folder that stands in for one")
     names = [subject] if subject is not None else [f"{topic}-key", f"{topic}-value"]
-    found: list[SubjectVersion] = []
+    found: list[tuple[RegisteredSchema, bool]] = []
     missing: SchemaNotFoundError | None = None
     for name in names:
         try:
@@ -44,41 +47,38 @@ def schemas(topic: str, subject: str | None, registry: Mapping[str, str], as_jso
     if missing is not None and not found:
         raise missing
     if as_json:
-        for one in found:
-            print_json(_object(one))
+        for one, is_deleted in found:
+            print_json(_object(one, is_deleted=is_deleted))
         return
     table = Table(f"Schemas of {topic}")
     table.add_texts("subject")
     table.add_numbers("version", "id")
     table.add_words("type")
     table.add_texts("schema")
-    for one in found:
+    for one, is_deleted in found:
         table.add_row(
             one.subject,
             one.version,
-            one.schema_id,
-            one.type + ", deleted" * one.is_deleted,
-            _described(one),
+            one.id,
+            one.schema.type + ", deleted" * is_deleted,
+            _described(one.schema),
         )
     table.print()
 
 
-def _object(one: SubjectVersion) -> dict[str, Any]:
+def _object(one: RegisteredSchema, *, is_deleted: bool) -> dict[str, Any]:
     return {
         "subject": one.subject,
         "version": one.version,
-        "id": one.schema_id,
-        "type": one.type,
-        "deleted": one.is_deleted,
-        "references": [
-            {"name": name, "subject": subject, "version": version}
-            for name, subject, version in one.references
-        ],
-        "schema": one.text,
+        "id": one.id,
+        "type": one.schema.type,
+        "deleted": is_deleted,
+        "references": [reference._asdict() for reference in one.schema.references],
+        "schema": one.schema.text,
     }
 
 
-def _described(one: SubjectVersion) -> str:
+def _described(one: Schema) -> str:
     """Return what a schema is, in a few words."""
     try:
         tree = json.loads(one.text)

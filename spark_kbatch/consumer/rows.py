@@ -39,7 +39,7 @@ from spark_kbatch.record.columns import number_array, repeated_text
 from spark_kbatch.terminal import to_json
 
 if TYPE_CHECKING:
-    from spark_kbatch.values.row_errors import RowError
+    from spark_kbatch.values.decoded import DecodedValues, RowError
 
 ROW_SCHEMA = pa.schema(
     [
@@ -69,26 +69,10 @@ _SCHEMA_ID, _BYTES, _ERROR = "schema_id", "bytes", "error"
 HeadersOf: TypeAlias = Callable[[OffsetRange], Iterator[pa.RecordBatch]]
 
 
-class Decoded(Protocol):
-    """Decoded keys or values, as `values.row_errors.DecodedValues`."""
-
-    @property
-    def values(self) -> pa.Array | pa.ChunkedArray:
-        """Values, null where a row is null or bad."""
-
-    @property
-    def schema_ids(self) -> Any:
-        """int32[n], -1 where a row names no schema."""
-
-    @property
-    def errors(self) -> Sequence[RowError]:
-        """The reasons of bad rows, in their order."""
-
-
 class TypedColumn(Protocol):
     """A decoder of the bytes of keys, or of values."""
 
-    def decode(self, array: pa.Array, *, memory_max: int | None = None) -> Decoded:
+    def decode(self, array: pa.Array, *, memory_max: int | None = None) -> DecodedValues:
         """Decode byte strings.
 
         Args:
@@ -103,7 +87,7 @@ class TypedColumn(Protocol):
 class DecodedColumn:
     """A key or value column that was decoded, and its parts."""
 
-    def __init__(self, found: Decoded, texts: Mapping[int, str]) -> None:
+    def __init__(self, found: DecodedValues, texts: Mapping[int, str]) -> None:
         """Take what was decoded, and the errors of rows that are null for that."""
         self._found, self._texts = found, texts
 

@@ -500,7 +500,7 @@ class Cluster:
         """
         if not isinstance(topics, (str, re.Pattern)):
             topics = arguments.topic_names("topics", topics)  # once, of an iterator
-        from spark_kbatch.opening.values import read_as  # noqa: PLC0415  above
+        from spark_kbatch.columns.reading import read_as  # noqa: PLC0415  above
 
         typed = read_as(text, registry, formats, topics)
         if columns is READ:

@@ -158,6 +158,15 @@ class ColumnOptions:
         """The key of the option that names the schema."""
         return key_of(self.column, "schema")
 
+    @property
+    def has_versions(self) -> bool:
+        """Whether values name their schemas, which are versions of a subject that is known."""
+        return self.framing == "confluent" and bool(self.subject)
+
+    def path_of(self, path: str) -> str:
+        """Return the path of a field with the column's name in front, if it has one."""
+        return ".".join(filter(None, (self.column, path)))
+
     def subject_of(self, record_name: str) -> str:
         """Return the subject of a record, or that which is given; empty if it does not follow.
 

@@ -17,7 +17,6 @@ from urllib.parse import quote
 from spark_kbatch.errors import SchemaRegistryError
 from spark_kbatch.model import INT_MAX
 from spark_kbatch.registry.endpoint import Endpoint
-from spark_kbatch.registry.references import with_referenced
 from spark_kbatch.registry.schemas import (
     LATEST_VERSION,
     RegisteredSchema,
@@ -26,6 +25,7 @@ from spark_kbatch.registry.schemas import (
     json_of,
     schema_of,
     version_in_words,
+    with_referenced,
 )
 from spark_kbatch.stored_json import StoredObject
 

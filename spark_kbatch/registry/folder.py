@@ -25,7 +25,6 @@ from typing import Any
 from spark_kbatch.errors import SchemaNotFoundError, SchemaRegistryError
 from spark_kbatch.files import Files, LinkedFiles
 from spark_kbatch.model import INT_MAX
-from spark_kbatch.registry.references import with_referenced
 from spark_kbatch.registry.schemas import (
     PROTOBUF,
     RegisteredSchema,
@@ -36,6 +35,7 @@ from spark_kbatch.registry.schemas import (
     name_of,
     schema_of,
     version_in_words,
+    with_referenced,
 )
 from spark_kbatch.stored_json import StoredObject, as_bytes, parse
 

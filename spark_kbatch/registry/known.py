@@ -15,6 +15,11 @@ wait as long again.
 
 A new registry may be set up at the same URL, with other schemas under the same ids. As soon as an answer shows
 that, all that was known of it is forgotten.
+
+The machine's cache is files that all processes of a user share, so that few tasks ask a registry;
+`machine_files` says how they are kept. Each answer is a file of [format, question, schema], in a folder
+for the registry's URLs and user, of which neither can be read from its name. One that answers another
+question counts as none.
 """
 
 from __future__ import annotations
@@ -23,21 +28,23 @@ import functools
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_kbatch import clock, mutexes
 from spark_kbatch.errors import SchemaNotFoundError, SchemaRegistryUnavailableError
+from spark_kbatch.machine_files import MachineFiles
 from spark_kbatch.options.registry import RegistryOptions
-from spark_kbatch.registry.cache import SchemaCache
 from spark_kbatch.registry.client import RegistryClient
 from spark_kbatch.registry.endpoint import Endpoint
 from spark_kbatch.registry.folder import FolderRegistry
 from spark_kbatch.registry.schemas import (
     LATEST_VERSION,
+    ReferencedSchema,
     RegisteredSchema,
     Schema,
+    SchemaReference,
     SchemaRegistry,
     Version,
     json_of,
@@ -51,6 +58,7 @@ logger = logging.getLogger(__name__)
 
 _UNKNOWN_IDS_MAX = 20  # of a subject or context, that a process asks for in a minute
 _MINUTE_MS = 60_000
+_CACHE_FORMAT = 1
 _REGISTRIES_MAX = 32  # whose options differ, in one process
 
 
@@ -77,6 +85,45 @@ def _registry_of(options: RegistryOptions, *, retries: bool) -> SchemaRegistry:
         RegistryClient(endpoint, retries=retries),
         RegistryClient(endpoint, retries=False),
         SchemaCache(" ".join(about)),
+    )
+
+
+class SchemaCache:
+    """The answers of one registry that this machine knows. Thread-safe."""
+
+    def __init__(self, registry: str, *, folder: Path | None = None) -> None:
+        """Remember answers of a registry.
+
+        Args:
+            registry: its URLs and its user, without secrets.
+            folder: of all registries; None for the one of this machine.
+        """
+        self._files = MachineFiles("spark_kbatch-schemas", registry, folder=folder)
+
+    def get(self, question: str) -> RegisteredSchema | None:
+        """Return the answer to a question; None if it is not known."""
+        try:
+            version, asked, fields = self._files.get(question)
+            return _cached(fields) if (version, asked) == (_CACHE_FORMAT, question) else None
+        except (ValueError, TypeError, KeyError):
+            return None
+
+    def put(self, question: str, answer: RegisteredSchema) -> None:
+        """Remember the answer to a question, if that is possible."""
+        self._files.put(question, [_CACHE_FORMAT, question, asdict(answer)])
+
+    def clear(self) -> None:
+        """Forget all answers of the registry."""
+        self._files.clear()
+
+
+def _cached(fields: dict[str, Any]) -> RegisteredSchema:
+    text, kind, references = fields.pop("schema")
+    referenced = fields.pop("referenced")
+    return RegisteredSchema(
+        schema=Schema(text, kind, tuple(SchemaReference(*one) for one in references)),
+        referenced=tuple(ReferencedSchema(*one) for one in referenced),
+        **fields,
     )
 
 

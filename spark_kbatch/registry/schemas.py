@@ -14,16 +14,22 @@ the next. A subject without a context lies in the default one, or in that of the
 does not have an id there looks for a subject of this name in all other contexts. So what an id means is known for a
 context, or for a subject that names none (`scope_of`).
 
+A reference may be to a version that has been deleted since, whose schema may refer to others. A name
+that a schema has met once is not looked for again, so that circles end, and the first of two versions
+under one name counts, as in Confluent's clients.
+
 Source: schema-registry client/.../rest/entities/SchemaString.java, Schema.java, utils/QualifiedSubject.java;
-core/.../storage/AbstractSchemaRegistry.java (getSchemaKeyUsingContexts).
+AbstractSchemaProvider.java; core/.../storage/AbstractSchemaRegistry.java (getSchemaKeyUsingContexts).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+from spark_kbatch.errors import SchemaRegistryError
 from spark_kbatch.model import INT_MAX
 from spark_kbatch.stored_json import StoredObject
 
@@ -34,6 +40,8 @@ Version: TypeAlias = int | Literal["latest"]
 
 _TYPES = re.compile("[A-Z_]+")
 _REFERENCES_MAX = 1000  # of one schema
+# Schemas that one schema refers to, directly or not: each may be a request, and a level of recursion.
+_REFERENCED_MAX = 300
 _QUALIFIED = re.compile(r":(\.[^:]*):(.*)", re.DOTALL)
 
 
@@ -145,6 +153,40 @@ def schema_of(
         subject,
         found.integer("version", 1, INT_MAX, default=0),
     )
+
+
+def with_referenced(
+    schema: RegisteredSchema, registry: str, version_of: Callable[[str, Version], RegisteredSchema]
+) -> RegisteredSchema:
+    """Return a schema together with all that it refers to.
+
+    Args:
+        schema: without them.
+        registry: its name, for errors.
+        version_of: returns a version of a subject, or the latest, without what that refers to.
+
+    Raises:
+        SchemaRegistryError: they are too many, or what `version_of` raises.
+    """
+    names: set[str] = set()
+    found: list[ReferencedSchema] = []
+
+    def add(parent: RegisteredSchema, parent_subject: str) -> None:
+        for name, subject, version in parent.schema.references:
+            if name in names:
+                continue
+            if len(names) == _REFERENCED_MAX:
+                reason = f"it refers to more than {_REFERENCED_MAX} others"
+                raise SchemaRegistryError(registry, f"schema id {schema.id}", reason)
+            names.add(name)
+            there = in_context_of(parent_subject, subject)
+            is_latest = version == LATEST_REFERENCE
+            referenced = version_of(there, LATEST_VERSION if is_latest else version)
+            add(referenced, there)
+            found.append(ReferencedSchema(name, there, version, referenced.schema.text))
+
+    add(schema, schema.subject)
+    return replace(schema, referenced=tuple(found))
 
 
 def json_of(schema: Schema) -> dict[str, Any]:

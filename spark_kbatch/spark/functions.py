@@ -13,7 +13,7 @@ from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # its
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import BinaryType
 
-from spark_kbatch.opening.column_functions import DecodedColumnOfBytes, EncodedColumn
+from spark_kbatch.columns.functions import DecodedColumnOfBytes, EncodedColumn
 from spark_kbatch.spark import process
 from spark_kbatch.spark.short_errors import briefly
 

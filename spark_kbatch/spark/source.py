@@ -30,10 +30,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_kbatch.columns.reading import PinnedColumns, pinned
+from spark_kbatch.columns.writing import written_columns
 from spark_kbatch.errors import ConfigError, KBatchError
-from spark_kbatch.opening.encoded_columns import written_columns
 from spark_kbatch.opening.readers import ensure_selection_exists, with_absolute_path
-from spark_kbatch.opening.values import PinnedColumns, pinned
 from spark_kbatch.opening.writes import begin_job
 from spark_kbatch.options.read import (
     ReadOptions,
@@ -173,7 +173,7 @@ def _without_query(options: Mapping[str, str]) -> dict[str, str]:
 def _row_fields(columns: PinnedColumns) -> dict[str, StructField]:
     """Return all columns that rows can have, in their order."""
     kafkas = {one.name: one for one in ROW_SCHEMA}
-    typed = {one.name for one in columns.columns}
+    typed = {one.options.column for one in columns.columns}
     return {
         one.name: kafkas[one.name]
         if one.name in kafkas and one.name not in typed

@@ -42,8 +42,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_kbatch.columns.writing import NOTHING_ENCODED, WrittenColumns
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.opening.encoded_columns import NOTHING_ENCODED, WrittenColumns
 from spark_kbatch.options.columns import meant_for, warn_of_misspelt
 from spark_kbatch.options.values import WrittenValueOptions
 from spark_kbatch.options.write import WriteOptions
@@ -56,7 +56,7 @@ from spark_kbatch.store.job import WriteJob
 def ensure_writable(
     schema: StructType, options: WriteOptions, encoded: WrittenColumns = NOTHING_ENCODED
 ) -> None:
-    """Check the names and types of the columns that a DataFrame writes; those that are encoded fit their schemas.
+    """Check the names and types of the columns that a DataFrame writes; those that are encoded have any type.
 
     Names are case-sensitive; unknown columns are ignored.
 
@@ -84,7 +84,6 @@ def ensure_writable(
                 f"{name} attribute unsupported type {types[name].simpleString()}. {name} must be "
                 f"{'an' if wanted[0] in 'ai' else 'a'} {wanted}: {_remedy(name, types[name])}"
             )
-    encoded.ensure_fit(encoded_types(schema, options.values))
     warn_of_misspelt(names)
 
 

@@ -16,6 +16,7 @@ from spark_kbatch.errors import SchemaError
 from spark_kbatch.kernels import avro as kernels
 from spark_kbatch.values import layout as columns
 from spark_kbatch.values.avro_schema import Schema, is_plain_bytes
+from spark_kbatch.values.decoded import DecodedValues, RowError
 from spark_kbatch.values.flat import (
     Array,
     ByteStrings,
@@ -35,7 +36,6 @@ from spark_kbatch.values.framing import (
 )
 from spark_kbatch.values.layout import NOWHERE, ROWS, Column, ColumnLayout, layout
 from spark_kbatch.values.resolution import Programs
-from spark_kbatch.values.row_errors import REASONS, RowError
 
 CONFLUENT, NONE = "confluent", "none"
 DEPTH_MAX = 500  # of records and lists that are passed over and contain themselves; Java's stack ends about there
@@ -46,25 +46,24 @@ _PLACE_BYTES = 9  # of a slot: a number, and whether it is one
 _LEFT_ALONE = -1
 _UNREADABLE_MAX = 1000  # schemas: bytes of another origin look as if they had any number of ids
 
-
-@dataclass(frozen=True, eq=False)
-class DecodedValues:
-    """Values of one call, in the order of the rows that were given."""
-
-    values: (
-        pa.Array | pa.ChunkedArray
-    )  # chunked as the input, in more chunks where one would be too large
-    schema_ids: Array  # int32[n]; NO_SCHEMA_ID for a row that has no framing, and for null
-    errors: tuple[RowError, ...]  # in the order of rows
-
-    def error_texts(self) -> pa.Array:
-        """Return string[n], null for rows without an error."""
-        if not self.errors:
-            return pa.nulls(len(self.values), pa.string())
-        texts: list[str | None] = [None] * len(self.values)
-        for error in self.errors:
-            texts[error.row] = str(error)
-        return pa.array(texts, pa.string())
+_REASONS = {
+    kernels.TRUNCATED: "the value ends in the middle of the field, or a length passes its end",
+    kernels.BAD_VARINT: "a number has more than 64 bits",
+    kernels.BAD_LENGTH: "a length is negative",
+    kernels.BAD_COUNT: "the number of items in a block is not one",
+    kernels.BAD_BRANCH: "a union has no branch of this number",
+    kernels.BAD_SYMBOL: "the writer's enum has no symbol of this number",
+    kernels.BAD_BOOLEAN: "a boolean is neither 0 nor 1",
+    kernels.BAD_TEXT: "a string is not UTF-8",
+    kernels.TRAILING_BYTES: "bytes are left over after the value: another schema wrote it, or it is damaged",
+    kernels.OUT_OF_RANGE: "a number is outside the range of its type",
+    kernels.UNKNOWN_SYMBOL: "the reader's enum does not have the symbol, and no default",
+    kernels.TOO_MUCH_MEMORY: (
+        f"items of few bytes and defaults within items take more memory than {kernels.MEMORY_PER_BYTE} times the "
+        f"value and {kernels.MEMORY_FREE} bytes"
+    ),
+    kernels.TOO_DEEP: "records or lists are nested too deep",
+}
 
 
 class AvroDecoder:
@@ -312,7 +311,7 @@ class _SlotArrays:
         errors = []
         for row in np.flatnonzero(found[0]).tolist():
             code, position, pc = found[:, row].tolist()
-            reason = self._programs.reason(pc) if code == kernels.UNRESOLVED else REASONS[code]
+            reason = self._programs.reason(pc) if code == kernels.UNRESOLVED else _REASONS[code]
             begin = int(rows.bounds[row])
             value = rows.data[begin : min(int(rows.bounds[row + 1]), begin + 4)].tobytes()
             if routes.begins[row] == begin and value.startswith(FRAMED_OTHERWISE):

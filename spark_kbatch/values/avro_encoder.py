@@ -49,12 +49,19 @@ from spark_kbatch.values.avro_schema import (
     described,
     is_plain_bytes,
 )
+from spark_kbatch.values.decoded import RowError
 from spark_kbatch.values.defaults import encoded, why_unfit
 from spark_kbatch.values.flat import Array, assembled, bounds_of, frozen, valid_bytes
-from spark_kbatch.values.layout import is_primitive, merged_number, present_branches
-from spark_kbatch.values.row_errors import RowError
+from spark_kbatch.values.layout import (
+    INT32,
+    INT64,
+    TimeUnit,
+    is_primitive,
+    merged_number,
+    present_branches,
+    unit_of,
+)
 from spark_kbatch.values.sources import SlotValues, Source
-from spark_kbatch.values.times import INT32, INT64, TimeUnit, unit_of
 
 _REASONS = {
     kernels.LOSES_DIGITS: "the value would lose digits in the schema's type",

@@ -13,6 +13,8 @@ parsers allow. Comments are left out, as by the parser for Java. A reference to 
 itself, so a recursive record is a circle of objects, and types are compared by identity. A logical type that its type cannot have is dropped, as the specification asks.
 Default values stay JSON: a bad one harms only a reader that needs it.
 
+How many bytes a value of a type takes, always or at least, is told by `fixed_size` and `least_size`.
+
 A path in an error names a field as a person would: `Order.customer.names[]`, where `[]` stands for the
 items of an array, `{}` for the values of a map and `|2` for a branch of a union.
 
@@ -40,6 +42,9 @@ _NAME = re.compile(r"[\w$-]+")  # letters of any language, as in Java
 _NAME_HAS = "a name has letters, digits, _, - and $"
 _BRANCHES_SHOWN, _PATH_MAX = 5, 1000
 NESTING_MAX = 100  # Python's own stack ends at a thousand calls, of which each type takes a few
+# No value is as large, so a larger type need not be told from one of this size.
+_SIZE_MOST = 2**31
+_FIXED_SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
 class _Missing(Enum):
@@ -193,6 +198,42 @@ def _of_logical(logical: LogicalType | None) -> str:
         return ""
     digits = f"({logical.precision}, {logical.scale})" if logical.name == "decimal" else ""
     return f" ({logical.name}{digits})"
+
+
+def fixed_size(schema: Schema) -> int | None:
+    """Return the bytes that each value of a type takes, None if that depends on the value."""
+    size, is_fixed = _size(schema, {}, 0)
+    return size if is_fixed else None
+
+
+def least_size(schema: Schema) -> int:
+    """Return a number of bytes that each value of a type takes at least."""
+    return _size(schema, {}, 0)[0]
+
+
+def _size(
+    schema: Schema, known: dict[RecordSchema, tuple[int, bool]], depth: int
+) -> tuple[int, bool]:
+    """Return the least size of a type's values, and whether all have it."""
+    match schema:
+        case PrimitiveSchema():
+            return _FIXED_SIZES.get(schema.type, 1), schema.type in _FIXED_SIZES
+        case FixedSchema():
+            return schema.size, True
+        case UnionSchema():
+            least = (_size(one, known, depth)[0] for one in schema.branches)
+            return 1 + min(least, default=0), False
+        case RecordSchema() if depth < NESTING_MAX:
+            if schema not in known:
+                known[schema] = 0, False  # for a record that lies in itself; no value is as small
+                sizes = [_size(one.type, known, depth + 1) for one in schema.fields]
+                least_of_all = min(sum(size for size, _ in sizes), _SIZE_MOST)
+                known[schema] = least_of_all, all(is_fixed for _, is_fixed in sizes)
+            return known[schema]
+        case RecordSchema():
+            return 0, False
+        case _:
+            return 1, False
 
 
 def parse(text: str, references: Iterable[str] = ()) -> Schema:

@@ -28,7 +28,7 @@ from spark_kbatch.values.avro_schema import (
     described,
     is_utf8,
 )
-from spark_kbatch.values.times import bounds, default_factor
+from spark_kbatch.values.layout import bounds, default_factor
 
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

@@ -28,6 +28,8 @@ Spark's own Avro source, so that a job can change from one to the other, and the
 Refused, with the path: a record that contains itself, a decimal of more digits, two fields whose names
 differ in case alone, since Spark cannot tell them apart.
 
+The unit in which a column of times counts is `column_unit`: microseconds, or finer where Avro's is.
+
 A value lies in slots. Each is a row of numbers: one for each record, or one for each item of all lists
 of a level. Level ROWS has the records, level NOWHERE what is decoded only to be passed over, and each
 list and map has a level of its own for its items.
@@ -37,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -59,6 +61,8 @@ from spark_kbatch.values.avro_schema import (
 
 ROWS, NOWHERE = 0, 1  # levels that every layout has
 NO_SLOT = 0  # a slot that nothing is stored in
+INT32, INT64 = (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)
+_PARTS_OF_SECOND = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
 DECIMAL_DIGITS_MAX = 38
 _COLUMNS_MAX = 10_000
 
@@ -154,6 +158,48 @@ def merged_number(union: UnionSchema) -> str | None:
 def is_primitive(schema: Schema, kind: str) -> bool:
     """Return True if a schema is a primitive type of this name."""
     return isinstance(schema, PrimitiveSchema) and schema.type == kind
+
+
+class TimeUnit(NamedTuple):
+    """The unit of a time: what it counts, and in which parts of a second."""
+
+    family: str  # timestamp, local-timestamp, time or date, which no conversion leads out of
+    per_second: int  # 1 for a date, which counts days
+
+
+def unit_of(logical: LogicalType | None) -> TimeUnit | None:
+    """Return the unit of a logical type that is a time, None for any other."""
+    if logical is None:
+        return None
+    family, _, part = logical.name.rpartition("-")
+    if part in _PARTS_OF_SECOND:
+        return TimeUnit(family, _PARTS_OF_SECOND[part])
+    return TimeUnit("date", 1) if logical.name == "date" else None
+
+
+def column_unit(logical: LogicalType | None) -> TimeUnit | None:
+    """Return the unit in which the column of a logical type counts: microseconds in place of milliseconds."""
+    unit = unit_of(logical)
+    if unit is not None and unit.family.endswith("timestamp") and unit.per_second == 1_000:
+        return TimeUnit(unit.family, 1_000_000)
+    return unit
+
+
+def default_factor(logical: LogicalType | None) -> int:
+    """Return what a number of a logical type is multiplied by to be its column's."""
+    written, stored = unit_of(logical), column_unit(logical)
+    return stored.per_second // written.per_second if written and stored else 1
+
+
+def bounds(writer: str, reader: str, factor: int) -> tuple[int, int]:
+    """Return the least and the most number of two types, int or long, that fits both and a column.
+
+    `factor` is what it is multiplied by in the column, which has 64 bits.
+    """
+    least, most = INT32 if "int" in (writer, reader) else INT64
+    if factor == 1:
+        return least, most
+    return max(least, -(INT64[1] // factor)), min(most, INT64[1] // factor)
 
 
 class _LayoutBuilder:

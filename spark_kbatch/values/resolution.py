@@ -46,14 +46,25 @@ from spark_kbatch.values.avro_schema import (
     UnionSchema,
     below,
     described,
+    fixed_size,
     is_plain_bytes,
+    least_size,
     short_name,
 )
 from spark_kbatch.values.defaults import branch_of, number_of, unscaled, why_unfit
 from spark_kbatch.values.flat import Array, frozen
-from spark_kbatch.values.layout import NO_SLOT, NOWHERE, Column, ColumnLayout
-from spark_kbatch.values.sizes import fixed_size, least_size
-from spark_kbatch.values.times import INT32, INT64, bounds, column_unit, default_factor, unit_of
+from spark_kbatch.values.layout import (
+    INT32,
+    INT64,
+    NO_SLOT,
+    NOWHERE,
+    Column,
+    ColumnLayout,
+    bounds,
+    column_unit,
+    default_factor,
+    unit_of,
+)
 
 _PROMOTIONS: Mapping[str, frozenset[str]] = {
     "int": frozenset({"long", "float", "double"}),

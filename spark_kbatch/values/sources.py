@@ -21,7 +21,7 @@ from spark_kbatch.kernels.avro_encoding import (
     WRONG_SIZE,
 )
 from spark_kbatch.values.flat import Array, frozen, strings_of, valid_bytes
-from spark_kbatch.values.times import INT64
+from spark_kbatch.values.layout import INT64
 
 _WORD = 2**64
 

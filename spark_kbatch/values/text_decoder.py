@@ -7,9 +7,8 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch.values.avro_decoder import DecodedValues
+from spark_kbatch.values.decoded import DecodedValues, RowError
 from spark_kbatch.values.framing import NO_SCHEMA_ID
-from spark_kbatch.values.row_errors import RowError
 
 OnBadText = Literal["strict", "replace"]  # what to do about bytes that are not UTF-8
 

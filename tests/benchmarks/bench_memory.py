@@ -43,7 +43,7 @@ elif what == "write":
         {"path": path, "topic": f"t{rows}", "num.partitions": "8"})))
     writer.commit([writer.write(batches)])
 else:
-    from spark_kbatch.opening.values import PinnedColumns
+    from spark_kbatch.columns.reading import PinnedColumns
     from spark_kbatch.options.read import parse_read_options
     from spark_kbatch.spark.reader import KBatchReader
     options = parse_read_options({"path": path, "subscribe": f"t{rows}"})

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_kbatch.columns.reading import read_as
 from spark_kbatch.consumer.rows import Rows
 from spark_kbatch.errors import (
     InvalidTimestampError,
@@ -16,7 +17,6 @@ from spark_kbatch.errors import (
     RecordDeserializationError,
 )
 from spark_kbatch.model import OffsetRange, TopicPartition
-from spark_kbatch.opening.values import read_as
 
 MAX_MS = (2**63 - 1) // 1000
 

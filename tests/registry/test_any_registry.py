@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.errors import SchemaNotFoundError
-from spark_kbatch.registry.cache import SchemaCache
 from spark_kbatch.registry.folder import FolderRegistry
-from spark_kbatch.registry.known import KnownSchemas
+from spark_kbatch.registry.known import KnownSchemas, SchemaCache
 from spark_kbatch.registry.schemas import (
     LATEST_VERSION,
     ReferencedSchema,

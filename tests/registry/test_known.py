@@ -16,11 +16,10 @@ from spark_kbatch.errors import (
     SchemaRegistryError,
     SchemaRegistryUnavailableError,
 )
-from spark_kbatch.registry.cache import SchemaCache
 from spark_kbatch.registry.client import RegistryClient
 from spark_kbatch.registry.endpoint import Endpoint
 from spark_kbatch.registry.folder import FolderRegistry
-from spark_kbatch.registry.known import KnownSchemas, registry_of
+from spark_kbatch.registry.known import KnownSchemas, SchemaCache, registry_of
 from spark_kbatch.registry.schemas import (
     LATEST_VERSION,
     ReferencedSchema,
@@ -311,7 +310,7 @@ def test_processes_write_the_same_files_at_once_and_none_is_ever_found_damaged(
         "import sys\n"
         "from pathlib import Path\n"
         "from tests.registry.test_known import FULL\n"
-        "from spark_kbatch.registry.cache import SchemaCache\n"
+        "from spark_kbatch.registry.known import SchemaCache\n"
         "cache = SchemaCache('http://a', folder=Path(sys.argv[1]))\n"
         "for n in range(200):\n"
         "    cache.put(str(n % 5), FULL)\n"

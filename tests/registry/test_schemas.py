@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from spark_kbatch.errors import SchemaRegistryError
-from spark_kbatch.registry.references import with_referenced
 from spark_kbatch.registry.schemas import (
     RegisteredSchema,
     Schema,
@@ -18,6 +17,7 @@ from spark_kbatch.registry.schemas import (
     json_of,
     schema_of,
     scope_of,
+    with_referenced,
 )
 from spark_kbatch.stored_json import StoredObject, parse
 

@@ -110,7 +110,7 @@ def test_what_cannot_be_decoded_fails_the_job_with_an_error_of_one_line(
 
     assert "InvalidValueError: row 1: customer.id: the value ends" in str(told.value)
     assert 'mode="PERMISSIVE"' in str(told.value)
-    assert "column_functions.py" not in str(told.value)
+    assert "columns/functions.py" not in str(told.value)
 
 
 def test_columns_of_any_origin_are_encoded_and_come_back(

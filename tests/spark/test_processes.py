@@ -12,7 +12,7 @@ import spark_kbatch
 TWO_TASKS = """
 import gc, importlib.machinery, sys
 sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec("pyspark.daemon", None)
-from spark_kbatch.opening.values import PinnedColumns
+from spark_kbatch.columns.reading import PinnedColumns
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.spark.reader import KBatchReader
 

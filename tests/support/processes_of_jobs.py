@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from spark_kbatch.opening import writers_schemas
-from spark_kbatch.opening.values import NewSchemas
+from spark_kbatch.columns import schemas
+from spark_kbatch.columns.reading import NewSchemas
 from spark_kbatch.options.registry import RegistryOptions
 from spark_kbatch.registry import known
 from spark_kbatch.registry.endpoint import Endpoint
@@ -61,7 +61,7 @@ class Processes:
         monkeypatch.setattr(known, "registry_of", self._in_process(registry_of.__wrapped__))
         hasty = self._in_process(hasty_registry_of.__wrapped__)
         monkeypatch.setattr(known, "hasty_registry_of", hasty)
-        monkeypatch.setattr(writers_schemas, "registry_of", known.registry_of)
+        monkeypatch.setattr(schemas, "registry_of", known.registry_of)
 
     def _in_process(
         self, make: Callable[[RegistryOptions], SchemaRegistry]

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from spark_kbatch.values import avro_decoder, flat
-from spark_kbatch.values.avro_decoder import AvroDecoder, DecodedValues, decode
+from spark_kbatch.values.avro_decoder import AvroDecoder, decode
+from spark_kbatch.values.decoded import DecodedValues
 from tests.support import avro
 from tests.support.avro import a_record, framed, parsed, varint
 

@@ -14,8 +14,9 @@ import pytest
 
 from spark_kbatch.errors import SchemaError
 from spark_kbatch.values import resolution
-from spark_kbatch.values.avro_decoder import AvroDecoder, DecodedValues, decode
+from spark_kbatch.values.avro_decoder import AvroDecoder, decode
 from spark_kbatch.values.avro_encoder import encode
+from spark_kbatch.values.decoded import DecodedValues
 from tests.support import avro
 from tests.support.avro import a_record, framed, parsed, varint
 

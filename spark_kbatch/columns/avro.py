@@ -7,19 +7,18 @@ ReadAsJson      values as JSON, all of one type
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pyarrow as pa
 
 from spark_kbatch import clock
+from spark_kbatch.columns.schemas import WritersSchemas
 from spark_kbatch.consumer.rows import TypedColumn
 from spark_kbatch.errors import SchemaError
-from spark_kbatch.opening.writers_schemas import WritersSchemas
 from spark_kbatch.options.registry import RegistryOptions
 from spark_kbatch.terminal import to_json
-from spark_kbatch.values.avro_decoder import AvroDecoder, DecodedValues
+from spark_kbatch.values.avro_decoder import AvroDecoder
 from spark_kbatch.values.avro_schema import PrimitiveSchema, Schema
+from spark_kbatch.values.decoded import DecodedValues
 from spark_kbatch.values.flat import strings_of
 from spark_kbatch.values.framing import NO_SCHEMA_ID, schema_ids_of
 from spark_kbatch.values.plain import plain
@@ -29,18 +28,24 @@ _LARGER = 16  # times than in a column is a value as a Python object
 _ANY = PrimitiveSchema("null")  # stands in for the schema of values that cannot be read
 
 
-class OnlyWriter(NamedTuple):
-    """The schema that wrote all values, which then have no framing."""
-
-    id: int  # below 0 if it is no registry's
-    schema: Schema
+def _add(decoder: AvroDecoder, schema_id: int, found: Schema | str) -> None:
+    """Have a decoder read values of a schema, or fail them with the reason why there is none."""
+    if isinstance(found, str):
+        decoder.add_unreadable(schema_id, found)
+    else:
+        decoder.add_writer(schema_id, found)
 
 
 class AvroColumn:
     """Decodes keys or values of Avro, each with the schema that wrote it. Not thread-safe."""
 
     def __init__(
-        self, reader: Schema, writers: WritersSchemas | OnlyWriter, reader_name: str = ""
+        self,
+        reader: Schema,
+        writers: WritersSchemas,
+        reader_name: str = "",
+        *,
+        only: int | None = None,
     ) -> None:
         """Prepare the columns; the schemas that wrote values are prepared when a value names them.
 
@@ -48,14 +53,15 @@ class AvroColumn:
             reader: what values are read as.
             writers: which schemas wrote them.
             reader_name: of the schema that they are read as, for errors about it.
+            only: the id of the schema that wrote all values, which then have no framing.
 
         Raises:
             SchemaError: a type of the reader's schema has no form in columns.
         """
-        self._decoder, self._writers = AvroDecoder(reader, reader_name), writers
+        self._decoder, self._writers, self._only = AvroDecoder(reader, reader_name), writers, only
         self._ask_again_ms = clock.monotonic_ms() + _MINUTE_MS
-        if isinstance(writers, OnlyWriter):
-            self._decoder.add_writer(writers.id, writers.schema)
+        if only is not None:
+            _add(self._decoder, only, writers.of(only))
 
     def decode(self, array: pa.Array, *, memory_max: int | None = None) -> DecodedValues:
         """Decode values.
@@ -68,18 +74,14 @@ class AvroColumn:
             SchemaRegistryError: the registry does not answer, or refuses to.
             OverflowError: the values do not fit into one array, or into that memory.
         """
-        if isinstance(self._writers, OnlyWriter):
-            return self._decoder.decode(array, schema_id=self._writers.id, memory_max=memory_max)
+        if self._only is not None:
+            return self._decoder.decode(array, schema_id=self._only, memory_max=memory_max)
         now_ms = clock.monotonic_ms()
         if now_ms >= self._ask_again_ms:  # for a schema that was registered since
             self._ask_again_ms = now_ms + _MINUTE_MS
             self._decoder.forget_unreadable()
         for schema_id in self._decoder.missing(array):
-            found = self._writers.of(schema_id)
-            if isinstance(found, str):
-                self._decoder.add_unreadable(schema_id, found)
-            else:
-                self._decoder.add_writer(schema_id, found)
+            _add(self._decoder, schema_id, self._writers.of(schema_id))
         return self._decoder.decode(array, memory_max=memory_max)
 
 
@@ -93,13 +95,13 @@ class ReadAsJson:
         """Decode values; raises as `AvroColumn.decode`."""
         found = self._column.decode(array, memory_max=memory_max and memory_max // _LARGER)
         texts = [None if one is None else to_json(one) for one in plain(found.values)]
-        return DecodedValues(pa.array(texts, pa.string()), found.schema_ids, tuple(found.errors))
+        return DecodedValues(pa.array(texts, pa.string()), found.schema_ids, found.errors)
 
 
 class WrittenAsJson:
     """Decodes keys or values into JSON text, each as its own writer's schema has it."""
 
-    def __init__(self, registry: RegistryOptions) -> None:
+    def __init__(self, registry: RegistryOptions | None) -> None:
         self._schemas = WritersSchemas(registry, "")
         self._decoders: dict[int, AvroDecoder] = {}
 
@@ -120,21 +122,14 @@ class WrittenAsJson:
         return DecodedValues(pa.array(texts, pa.string()), ids, tuple(sorted(errors)))
 
     def _decoder(self, schema_id: int) -> AvroDecoder:
-        if schema_id not in self._decoders:
-            self._decoders[schema_id] = self._made(schema_id)
-        return self._decoders[schema_id]
-
-    def _made(self, schema_id: int) -> AvroDecoder:
         """Return the decoder of values that a schema wrote; of all others, one whose rows are errors."""
-        found = _ANY if schema_id == NO_SCHEMA_ID else self._schemas.of(schema_id)
-        if not isinstance(found, str):
+        if schema_id not in self._decoders:
+            found = _ANY if schema_id == NO_SCHEMA_ID else self._schemas.of(schema_id)
             try:
-                decoder = AvroDecoder(found)
+                decoder = AvroDecoder(_ANY if isinstance(found, str) else found)
             except SchemaError as error:
+                decoder = AvroDecoder(_ANY)
                 found = f"its schema is none that can be shown: {error}"
-            else:
-                decoder.add_writer(schema_id, found)
-                return decoder
-        decoder = AvroDecoder(_ANY)
-        decoder.add_unreadable(schema_id, found)
-        return decoder
+            _add(decoder, schema_id, found)
+            self._decoders[schema_id] = decoder
+        return self._decoders[schema_id]

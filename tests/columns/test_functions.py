@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from spark_kbatch import clock
+from spark_kbatch.columns.functions import decoded_column, encoded_column
 from spark_kbatch.errors import (
     ConfigError,
     InvalidValueError,
     SchemaError,
     SchemaNotFoundError,
 )
-from spark_kbatch.opening.column_functions import decoded_column, encoded_column
 from spark_kbatch.registry.folder import FolderRegistry
 from spark_kbatch.registry.schemas import Schema
 from tests.support import avro

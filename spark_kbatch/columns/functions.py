@@ -1,28 +1,32 @@
-"""Columns of any origin that Spark decodes or encodes: what a function looks up once, and what tasks do with rows.
+"""Columns of any origin, decoded and encoded without a topic: by functions of Spark, or as arrays.
 
-The registry is asked when the function is called, on the driver. The plan carries the schemas to the tasks, as
-that of a read does.
+decoded_column, encoded_column  what a function of Spark looks up once, on the driver, for its tasks
+decode_values, encode_values    Arrow arrays, at once
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
+from spark_kbatch.columns.reading import PinnedColumns, pinned
+from spark_kbatch.columns.schemas import parsed, schema_to_write
+from spark_kbatch.columns.writing import WrittenColumn, WrittenColumns
 from spark_kbatch.consumer.rows import DecodedColumn
 from spark_kbatch.errors import ConfigError, InvalidValueError
-from spark_kbatch.opening.encoded_columns import WrittenColumn, schema_to_write
-from spark_kbatch.opening.values import PinnedColumns, pinned
 from spark_kbatch.options import arguments
-from spark_kbatch.options.values import ANY_COLUMN, PERMISSIVE, parse_function_arguments
-from spark_kbatch.values.avro_decoder import DecodedValues
+from spark_kbatch.options.values import (
+    ANY_COLUMN,
+    PERMISSIVE,
+    parse_function_arguments,
+    parse_value_keywords,
+)
+from spark_kbatch.values.avro_encoder import AvroEncoder
+from spark_kbatch.values.decoded import DecodedValues
 from spark_kbatch.values.framing import NO_SCHEMA_ID
-
-if TYPE_CHECKING:
-    from spark_kbatch.values.avro_encoder import AvroEncoder
 
 _VALUE = "value"  # of the parts of a row, which have the names of `DecodedColumn`
 _BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.null())
@@ -72,13 +76,8 @@ class DecodedColumnOfBytes:
                 found = column.decode(array)
             except OverflowError as error:
                 raise ConfigError(f"{error}: {_SMALLER}") from None
-            assert isinstance(found, DecodedValues)
             if found.errors and not self._is_permissive:
-                bad = found.errors[0]
-                schema_id = NO_SCHEMA_ID if bad.schema_id is None else bad.schema_id
-                raise InvalidValueError(
-                    first + bad.row, bad.reason, bad.path, schema_id, remedy=_REMEDY
-                )
+                raise _first_error(found, first, _REMEDY)
             first += len(array)
             yield self._row_parts(found, kind)
 
@@ -88,6 +87,12 @@ class DecodedColumnOfBytes:
         rows = DecodedColumn(found, {one.row: str(one) for one in found.errors})
         parts = [rows.part("" if one.name == _VALUE else one.name) for one in kind]
         return pa.StructArray.from_arrays(parts, fields=list(kind))
+
+
+def _first_error(found: DecodedValues, first_row: int = 0, remedy: str = "") -> InvalidValueError:
+    bad = found.errors[0]
+    schema_id = NO_SCHEMA_ID if bad.schema_id is None else bad.schema_id
+    return InvalidValueError(first_row + bad.row, bad.reason, bad.path, schema_id, remedy=remedy)
 
 
 @dataclass(frozen=True)
@@ -103,16 +108,12 @@ class EncodedColumn:
             ConfigError: columns do not fit the schema; names the field.
             InvalidValueError: a row does not fit the schema; it has its number in the task.
         """
-        encoder: AvroEncoder | None = None
-        first = 0
-        for array in arrays:
-            encoder = encoder or self.column.encoder(array.type)  # all arrays have one type
-            try:
-                values = self.column.encoded(encoder, array, first)
-            except OverflowError as error:
-                raise ConfigError(f"{error}: {_SMALLER}") from None
-            first += len(array)
-            yield values
+        rows = (pa.record_batch([array], [self.column.name]) for array in arrays)
+        try:
+            for batch in WrittenColumns((self.column,)).encoded(rows):
+                yield batch.column(0)
+        except OverflowError as error:
+            raise ConfigError(f"{error}: {_SMALLER}") from None
 
 
 def decoded_column(
@@ -140,3 +141,40 @@ def encoded_column(
         )
     schema = schema_to_write(options.value, options.registry, auto_register=auto_register)
     return EncodedColumn(WrittenColumn(options.value, schema))
+
+
+def decode_values(array: Any, registry: Any, keywords: Mapping[str, Any]) -> DecodedValues:
+    """Decode an array; arguments and errors are those of `spark_kbatch.decode_values`."""
+    if not isinstance(array, pa.Array | pa.ChunkedArray) or array.type not in _BYTES:
+        kind = str(getattr(array, "type", type(array).__name__))
+        arguments.refuse("array", kind, "an Arrow array of binary or string")
+    options = parse_value_keywords(registry, {"value_format": "avro", **keywords}, [])
+    columns = pinned(options)
+    if not columns.columns:
+        raise ConfigError("value_format is 'binary': such values are what they are")
+    found = columns.typed().by_name["value"].decode(array)
+    if found.errors and options.mode != PERMISSIVE:
+        raise _first_error(found)
+    return found
+
+
+def encode_values(
+    array: Any, registry: Any, keywords: Mapping[str, Any], *, auto_register: bool
+) -> pa.Array | pa.ChunkedArray:
+    """Encode an array; arguments and errors are those of `spark_kbatch.encode_values`."""
+    if isinstance(array, pa.RecordBatch):
+        array = array.to_struct_array()
+    elif isinstance(array, pa.Table):
+        array = array.to_struct_array().combine_chunks()
+    if not isinstance(array, pa.Array | pa.ChunkedArray):
+        arguments.refuse("array", array, "an Arrow array, a record batch or a table")
+    arguments.boolean("auto_register", auto_register)
+    options = parse_value_keywords(registry, {"value_format": "avro", **keywords}, [])
+    if options.value.format != "avro":
+        raise ConfigError(f"value_format is {options.value.format!r}; accepted: avro")
+    schema = schema_to_write(
+        options.value, options.registry, auto_register=auto_register, kind=array.type
+    )
+    # Errors name fields of the array, which is no column of anything.
+    column = WrittenColumn(replace(options.value, column=ANY_COLUMN), schema)
+    return column.encoded(AvroEncoder(parsed(schema), array.type), array)

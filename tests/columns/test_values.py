@@ -16,6 +16,8 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster, ConfigError, RecordDeserializationError
+from spark_kbatch.columns.reading import NewSchemas, pinned
+from spark_kbatch.columns.writing import WrittenColumn, WrittenColumns, written_columns
 from spark_kbatch.errors import (
     InvalidValueError,
     SchemaError,
@@ -23,9 +25,8 @@ from spark_kbatch.errors import (
     SchemaRegistryError,
     SchemaRegistryUnavailableError,
 )
-from spark_kbatch.opening.encoded_columns import WrittenColumn, WrittenColumns
-from spark_kbatch.opening.values import NewSchemas, pinned
 from spark_kbatch.options.values import ColumnOptions, parse_value_keywords
+from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.registry import known
 from spark_kbatch.registry.endpoint import Endpoint
 from spark_kbatch.registry.schemas import RegisteredSchema, Schema
@@ -510,6 +511,18 @@ def test_nothing_is_written_under_a_schema_whose_rules_encrypt(
             registry=tmp_path, value_subject="people", value_schema=schema,
             auto_register=auto_register,
         )  # fmt: skip
+
+
+def test_a_column_that_does_not_fit_is_refused_when_its_schema_is_looked_up() -> None:
+    given = {"value.format": "avro", "value.schema": json.dumps(a_record(("name", "string")))}
+    options = parse_write_options({"path": "/data", "topic": "t", **given}).values
+
+    columns = written_columns(options, {"value": pa.struct([("name", pa.string())])})
+    assert columns.names == {"value"}
+    with pytest.raises(
+        ConfigError, match=r"^column 'value\.other' cannot be written with its schema"
+    ):
+        written_columns(options, {"value": pa.struct([("other", pa.string())])})
 
 
 def test_the_error_of_a_row_counts_the_rows_of_all_batches() -> None:
