@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from spark_kbatch.clock import now_ms
@@ -21,7 +21,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import LogOffsets, PartitionInfo, ReadRange, TopicPartition
 from spark_kbatch.options.read import ReadOptions
-from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica.view import Replica
@@ -51,7 +51,7 @@ class FolderStore(FolderParts, OwnSource):
     @property
     def catalog(self) -> FolderCatalog:
         """The topics, to change."""
-        return FolderCatalog(self.manager, lambda: self.coordinator(flush=True), self.make_topic)
+        return FolderCatalog(self)
 
     @property
     def groups(self) -> FolderGroups:
@@ -73,10 +73,11 @@ class FolderStore(FolderParts, OwnSource):
 
         self.metadata.cluster_file.ensure_exists()
         chosen = parse_producer_options(config, options)
+        find = self.catalog.finder(create=chosen.auto_create_topics_enable)
         return Producer(
             chosen,
             LocalLog(self.append_records, flush=chosen.flush, level=chosen.compression_level),
-            translating(self.topics_to_write(create=chosen.auto_create_topics_enable), self.path),
+            translating(find, self.path),
             now_ms,
             new_producer_id=self.new_producer_id,
             takes_runs=True,
@@ -102,27 +103,6 @@ class FolderStore(FolderParts, OwnSource):
         Raises the errors of `TopicFiles.topic`.
         """
         return self.metadata.topics.topic(name)
-
-    def topics_to_write(self, *, create: bool) -> Callable[[str], Topic]:
-        """Return `topic_to_write` for one producer, which with `create` creates what does not exist.
-
-        A topic that it has returned before, and that was deleted since, is not created again.
-        """
-        known: set[str] = set()
-
-        def find(name: str) -> Topic:
-            try:
-                topic = self.topic_to_write(name)
-            except UnknownTopicOrPartitionError:
-                if not create or name in known or self.metadata.topics.why_lost(name):
-                    raise
-                topic = self.make_topic(
-                    name, TopicConfig(), partitions=1, replication_factor=1, implied=True
-                )
-            known.add(name)
-            return topic
-
-        return find
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic, in order."""

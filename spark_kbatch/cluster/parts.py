@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,7 @@ from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import AppendOrigin, OnAppended, TopicPartition
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath, absolute_path
-from spark_kbatch.options.topic import (
-    Topic,
-    TopicConfig,
-    ensure_not_internal,
-    parse_topic_options,
-)
 from spark_kbatch.options.write import parse_folders
-from spark_kbatch.replica import administration
 from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchParams, OnFetched, Room
 from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.manager import ReplicaManager
@@ -67,7 +59,7 @@ class FolderParts:
         Other arguments and errors are those of `Cluster`.
 
         Args:
-            implied: whether no one asked for the creation, as for `make_topic`.
+            implied: whether no one asked for the creation: it is told as a warning.
         """
         files = files or Files()
         folders = _folders(log_dirs)
@@ -123,87 +115,6 @@ class FolderParts:
             raise ConfigError(
                 f"option 'log.dirs' is {given!r}, but the cluster at {self.path} exists with {has!r}; "
                 "leave the option out, or write to a new cluster"
-            )
-
-    # Topics.
-
-    def topic_to_write(self, name: str) -> Topic:
-        """Return the topic of this name for writing; refuse an internal one.
-
-        Raises:
-            ConfigError: it is internal.
-            UnknownTopicOrPartitionError: no such topic.
-        """
-        ensure_not_internal(name)
-        return self.metadata.topics.topic(name)
-
-    def make_topic(
-        self,
-        name: str,
-        config: TopicConfig,
-        *,
-        given: Iterable[str] = (),
-        partitions: int,
-        replication_factor: int,
-        exist_ok: bool = True,
-        deadline: float | None = None,
-        implied: bool = False,
-    ) -> Topic:
-        """Create a topic (`administration.create_topic`); warn if its replicas lie on one disk.
-
-        Args:
-            implied: whether no one asked for it: it is created because it is written to, and told as a warning.
-        """
-        topic = administration.create_topic(
-            self.manager, name, partitions=partitions, config=config, given=given,
-            replication_factor=replication_factor, exist_ok=exist_ok, deadline=deadline,
-            level=logging.WARNING if implied else logging.INFO,
-        )  # fmt: skip
-        self._warn_of_one_disk(name, replication_factor)
-        return topic
-
-    def make_planned_topic(self, topic: Topic) -> Topic:
-        """Create a topic that a write implies (`administration.create_planned_topic`), as `make_topic`."""
-        made = administration.create_planned_topic(self.manager, topic, level=logging.WARNING)
-        self._warn_of_one_disk(topic.name, topic.replication_factor)
-        return made
-
-    def make_moved_topic(
-        self,
-        name: str,
-        topic_id: str,
-        first_offsets: Sequence[int],
-        config: Mapping[str, str],
-    ) -> Topic:
-        """Create a topic with one replica that goes on with what it has elsewhere; as `make_planned_topic`.
-
-        Args:
-            topic_id: that it has; empty for a new one.
-            first_offsets: where each partition begins.
-            config: its settings, by Kafka's keys.
-        """
-        settings = TopicConfig(**parse_topic_options(config))
-        topic = administration.plan_topic(
-            self.manager, name, partitions=len(first_offsets), config=settings, given=config
-        )
-        if topic_id:
-            topic = replace(topic, topic_id=topic_id)
-        return administration.create_planned_topic(
-            self.manager, topic, level=logging.WARNING, first_offsets=first_offsets
-        )
-
-    def _warn_of_one_disk(self, name: str, replication_factor: int) -> None:
-        in_path = [
-            one for one in self.metadata.cluster_file.log_dirs() if one.path.parent == self.path
-        ]
-        if replication_factor > 1 and len(in_path) > 1:
-            logger.warning(
-                "the %d copies of each record of topic %r lie in folders of %s, on one disk: they "
-                "survive the loss of a folder, not of the disk; for that make a cluster with log_dirs, "
-                "on disks of their own",
-                replication_factor,
-                name,
-                self.path,
             )
 
     # Records.

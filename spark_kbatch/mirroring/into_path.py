@@ -29,9 +29,8 @@ from spark_kbatch.mirroring import progress as mirror_progress
 from spark_kbatch.mirroring import target
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
-from spark_kbatch.mirroring.target import EndOffsets, KeptTopic, OwnTarget, TargetTopic
+from spark_kbatch.mirroring.target import EndOffsets, OwnTarget
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.store.commits import Author
 from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
@@ -47,7 +46,7 @@ class PathTarget(OwnTarget):
 
     def __init__(self, store: FolderStore, mirror: str) -> None:
         """Set up for the mirror of this name, which is its transactional id in the target."""
-        super().__init__(store, store.topic_to_write)
+        super().__init__(store, store.catalog)
         self._store, self._mirror = store, mirror
         # The defaults of a Spark job; with `flush`, since the progress must not outlive the records.
         self._options = parse_write_options({"path": store.address})
@@ -61,21 +60,6 @@ class PathTarget(OwnTarget):
         """Return the mirror's committed progress, and remove files that an earlier process staged."""
         self._sequence, progress = self._coordinator.take_over(self._mirror, self._transaction)
         return mirror_progress.unpack(progress)
-
-    def create_topic(
-        self, name: str, partitions: int, kept: KeptTopic | None = None
-    ) -> TargetTopic:
-        """Create a topic with one replica in the target cluster."""
-        if kept is not None:
-            made = self._store.make_moved_topic(
-                name, kept.topic_id, kept.first_offsets, kept.config
-            )
-            return self._known(made)
-        return self._known(
-            self._store.make_topic(
-                name, TopicConfig(), partitions=partitions, replication_factor=1, implied=True
-            )
-        )
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return the log end offset of each partition of a topic of the target."""

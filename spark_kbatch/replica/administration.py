@@ -40,7 +40,6 @@ from spark_kbatch.errors import (
     InvalidReplicationFactorError,
     KafkaStorageError,
     KBatchError,
-    TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log.checkpoints import random_id
@@ -89,37 +88,19 @@ def create_topic(
     *,
     partitions: int,
     config: TopicConfig,
-    given: Iterable[str] = (),
     replication_factor: int = 1,
-    exist_ok: bool = True,
     deadline: float | None = None,
-    level: int = logging.INFO,
 ) -> Topic:
-    """Create a topic, unless it exists; return it.
-
-    Args:
-        given: keys of the settings that were given, also of those with the default's value.
-        level: of the line in the log that tells the creation.
-
-    Raises:
-        TopicAlreadyExistsError: it exists, and that is not ok.
-        InvalidReplicationFactorError: there are not enough log dirs.
-        InvalidTopicError: Kafka would refuse the name, alone or beside that of another topic.
-        LockTimeoutError: the metadata lock was not free by the deadline.
-    """
-    ensure_valid_topic(name)
-    with manager.locks.metadata(deadline=deadline):
-        found = manager.metadata.topics.find(name)
-        if found is not None:
-            if not exist_ok:
-                raise TopicAlreadyExistsError(name)
-            return found
-        manager.metadata.topics.ensure_may_be_named(name)
-        if replication_factor > 1:
-            manager.metadata.cluster_file.add_log_dirs(replication_factor)
-        topic = _new_topic(manager, name, partitions, config, given, replication_factor)
-        _create_locked(manager, topic, level)
-        return topic
+    """Create a topic, unless it exists; return it. Raises as `plan_topic` and `create_planned_topic`."""
+    planned = plan_topic(
+        manager,
+        name,
+        partitions=partitions,
+        config=config,
+        replication_factor=replication_factor,
+        deadline=deadline,
+    )
+    return create_planned_topic(manager, planned, deadline=deadline)
 
 
 def plan_topic(
@@ -130,17 +111,24 @@ def plan_topic(
     config: TopicConfig,
     given: Iterable[str] = (),
     replication_factor: int = 1,
+    deadline: float | None = None,
 ) -> Topic:
     """Return a topic as it would be created now, for `create_planned_topic`; only missing log dirs are made.
 
-    Raises the errors of `create_topic`.
+    Args:
+        given: keys of the settings that were given, also of those with the default's value.
+
+    Raises:
+        InvalidReplicationFactorError: there are not enough log dirs.
+        InvalidTopicError: Kafka would refuse the name, alone or beside that of another topic.
+        LockTimeoutError: the metadata lock was not free by the deadline.
     """
     ensure_valid_topic(name)
     if why_lost := manager.metadata.topics.why_lost(name):
         raise KafkaStorageError(why_lost)  # as a creation would find
     manager.metadata.topics.ensure_may_be_named(name)
     if replication_factor > 1:
-        with manager.locks.metadata():
+        with manager.locks.metadata(deadline=deadline):
             manager.metadata.cluster_file.add_log_dirs(replication_factor)
     return _new_topic(manager, name, partitions, config, given, replication_factor)
 
@@ -158,15 +146,25 @@ def _new_topic(
 
 
 def create_planned_topic(
-    manager: ReplicaManager, topic: Topic, *, level: int, first_offsets: Sequence[int] = ()
+    manager: ReplicaManager,
+    topic: Topic,
+    *,
+    level: int = logging.INFO,
+    first_offsets: Sequence[int] = (),
+    deadline: float | None = None,
 ) -> Topic:
     """Create a topic as `plan_topic` returned it, unless one of its name exists; return what exists then.
 
     Args:
         level: of the line in the log that tells the creation.
         first_offsets: where each partition begins; 0 by default.
+        deadline: until when to wait for the metadata lock.
+
+    Raises:
+        InvalidTopicError: a topic with a name too much like its was created since.
+        LockTimeoutError: the lock was not free by the deadline.
     """
-    with manager.locks.metadata():
+    with manager.locks.metadata(deadline=deadline):
         found = manager.metadata.topics.find(topic.name)
         if found is not None:
             return found

@@ -317,7 +317,9 @@ def test_a_partition_that_an_answer_leaves_out_was_not_answered(
     cluster: spark_kbatch.Cluster,
 ) -> None:
     config = parse_producer_options({"retries": 0})
-    with Producer(config, Silent(), store_of(cluster).topic_to_write, now_ms) as producer:
+    with Producer(
+        config, Silent(), store_of(cluster).catalog.finder(create=False), now_ms
+    ) as producer:
         error = producer.send("events", b"v", partition=2).exception(SOON)
     assert isinstance(error, RequestTimedOutError)
     assert "events-2" in str(error)

@@ -842,7 +842,7 @@ def test_why_there_is_no_producer_id_is_said(cluster: spark_kbatch.Cluster, numb
     producer = Producer(
         parse_producer_options({"delivery_timeout_ms": 300, "request_timeout_ms": 200}),
         a_log(cluster),
-        store_of(cluster).topic_to_write,
+        store_of(cluster).catalog.finder(create=False),
         now_ms,
         new_producer_id=no_id,
     )

@@ -261,12 +261,12 @@ def made_again(cluster: Cluster) -> tuple[TopicPartition, Path, bytes]:
         Its partition, and the file that recorded the deletion with its bytes.
     """
     moved = TopicPartition("moved", 0)
-    first = store_of(cluster).make_moved_topic("moved", "", [0], {})
+    first = store_of(cluster).catalog.create_moved_topic("moved", "", [0], {})
     append(cluster, moved)
     cluster.delete_topic("moved")
     (record,) = (cluster.path / "deleted").iterdir()
     data = record.read_bytes()
-    again = store_of(cluster).make_moved_topic("moved", first.topic_id, [0], {})
+    again = store_of(cluster).catalog.create_moved_topic("moved", first.topic_id, [0], {})
     assert again.topic_id == first.topic_id
     assert append(cluster, moved).base_offset == 0
     return moved, record, data

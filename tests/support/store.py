@@ -36,7 +36,7 @@ def producer_to(
     return Producer(
         parse_producer_options(options),
         transport,
-        store.topic_to_write,
+        store.catalog.finder(create=False),
         now_ms,
         **{"new_producer_id": store.new_producer_id, **how},
     )
