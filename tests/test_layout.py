@@ -59,7 +59,7 @@ DOORS = {
         "avro_decoder", "avro_encoder", "avro_schema", "derivation", "flat", "framing", "layout", "plain", "projection", "row_errors",
         "text_decoder",
     },
-    "store": {"catalog", "commits", "job", "repetitions", "source", "store", "transport"},
+    "store": {"catalog", "commits", "job", "reports", "repetitions", "source", "store", "transport"},
     "bucket": {"commits", "entries", "happenings", "inspection", "maintenance", "mending", "polling", "recovery", "rights", "staging", "state", "store"},
     "memory": {"store"},
     "log": {

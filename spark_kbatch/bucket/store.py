@@ -46,7 +46,6 @@ from spark_kbatch.errors import (
     CorruptLedgerError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import (
     LONG_MAX,
     LogOffsets,
@@ -60,6 +59,7 @@ from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
+from spark_kbatch.store.reports import RepairReport
 from spark_kbatch.store.source import FoundTopic
 
 if TYPE_CHECKING:

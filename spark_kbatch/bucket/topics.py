@@ -17,8 +17,7 @@ from spark_kbatch.bucket.reading import topic_id_of
 from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.state import LedgerState, TopicHead
 from spark_kbatch.errors import ConfigError, ObjectStoreError, OffsetOutOfRangeError
-from spark_kbatch.log.checkpoints import random_id
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import TopicPartition, random_id
 from spark_kbatch.options.topic import (
     Topic,
     TopicConfig,

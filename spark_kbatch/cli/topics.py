@@ -44,7 +44,7 @@ from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
     from spark_kbatch import RemoteTopic
-    from spark_kbatch.replica.view import ReplicaInfo
+    from spark_kbatch.store.reports import ReplicaInfo
 
 logger = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from spark_kbatch.options.write import WriteOptions, parse_foreign_end
 from spark_kbatch.record.header import LogRead
 
 if TYPE_CHECKING:
-    from spark_kbatch.log.repair import RepairReport
+    from spark_kbatch.store.reports import RepairReport
 
 _NEAREST = 5
 # By name, not by the underscores: a user's topic may start with them too. One of them is our own.

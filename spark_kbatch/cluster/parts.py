@@ -31,9 +31,9 @@ from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.write import parse_folders
 from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchParams, OnFetched, Room
-from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.view import Replicas
+from spark_kbatch.store.reports import GivenUp
 
 logger = logging.getLogger(__name__)
 

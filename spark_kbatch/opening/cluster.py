@@ -50,10 +50,8 @@ from spark_kbatch.options.topic import (
 )
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, STAGING_RETENTION_MS
 from spark_kbatch.replica import administration
-from spark_kbatch.replica.administration import LogDirInfo
-from spark_kbatch.replica.given_up import GivenUp
-from spark_kbatch.replica.view import ReplicaInfo
 from spark_kbatch.store.commits import Commit, CommitHistory
+from spark_kbatch.store.reports import GivenUp, LogDirInfo, ReplicaInfo
 from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Catalog, Groups, Store
 
@@ -62,12 +60,9 @@ from spark_kbatch.store.store import Catalog, Groups, Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_kbatch.cluster.export import ExportedPartition
-    from spark_kbatch.cluster.ownership import ServerAddress
-    from spark_kbatch.log.repair import RepairReport
-    from spark_kbatch.opening.upkeep import Garbage
     from spark_kbatch.producer.producer import Producer
     from spark_kbatch.server.server import Server
+    from spark_kbatch.store.reports import ExportedPartition, Garbage, RepairReport, ServerAddress
 
 ALL_RECORDS = -1  # in place of an offset to delete below
 

@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.commit.cluster_repair import ClusterRepair, unreadable, with_followers
 from spark_kbatch.commit.internal_topics import COMMITS, CONSUMER_OFFSETS, INTERNAL_TOPICS
 from spark_kbatch.commit.staging import (
-    AbandonedJob,
-    NotRemoved,
     abandoned_jobs,
     remove_abandoned_jobs,
     staged_size,
     waiting_jobs,
 )
 from spark_kbatch.errors import KafkaStorageError, KBatchError, UnknownTopicOrPartitionError
-from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.log.steps import expiring_ms
-from spark_kbatch.model import DeletedTopic, Deletion, TopicPartition, Waiting
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.listing import damaged_topics, skipping_deleted
 from spark_kbatch.replica import lost_topics
-from spark_kbatch.replica.administration import LogDirInfo, log_dirs_of
+from spark_kbatch.replica.administration import log_dirs_of
+from spark_kbatch.store.reports import (
+    AbandonedJob,
+    Garbage,
+    LogDirInfo,
+    NotRemoved,
+    RepairReport,
+    Waiting,
+)
 
 _Result = TypeVar("_Result")
-
-
-class Garbage(NamedTuple):
-    """Result of `collect_garbage`: everything that it deleted, or would delete."""
-
-    partitions: Mapping[TopicPartition, Deletion]
-    abandoned_jobs: Sequence[AbandonedJob]
-    not_removed: Sequence[NotRemoved] = ()  # left among the staged files; why
-    deleted_topics: Sequence[DeletedTopic] = ()  # topics whose files were due for deletion
-    damaged_topics: Mapping[str, str] = {}  # left out; the reason by name
-    waiting: Sequence[Waiting] = ()  # what is kept for now, and until when
-    skipped: Mapping[TopicPartition, str] = {}  # partitions that cannot be used; why
 
 
 def log_dirs(folder: FolderStore, topics: Iterable[str]) -> list[LogDirInfo]:

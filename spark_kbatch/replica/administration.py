@@ -30,7 +30,6 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from spark_kbatch.catalog.paths import stray_of
 from spark_kbatch.errors import (
@@ -42,9 +41,8 @@ from spark_kbatch.errors import (
     KBatchError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.partition_log import PartitionLog, holds_records
-from spark_kbatch.model import TopicPartition, partition_of
+from spark_kbatch.model import TopicPartition, partition_of, random_id
 from spark_kbatch.options.topic import (
     INTERNAL_PREFIX,
     TRANSACTION_STATE_TOPIC,
@@ -53,30 +51,16 @@ from spark_kbatch.options.topic import (
     altered,
     ensure_valid_topic,
 )
-from spark_kbatch.replica.given_up import GivenUp, given_up, given_up_without
+from spark_kbatch.replica.given_up import given_up, given_up_without
 from spark_kbatch.replica.locks import Commits
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition
-from spark_kbatch.replica.view import ReplicaInfo
+from spark_kbatch.store.reports import GivenUp, LogDirInfo, ReplicaInfo
 
 logger = logging.getLogger(__name__)
 
 _FEW, _FLUSHES_AT_ONCE = 64, 16
 _NAMED = 5  # partitions in an error
-
-
-class LogDirInfo(NamedTuple):
-    """A log dir's node, path, state and counts of replicas, as this process sees it."""
-
-    node_id: int
-    path: str
-    why_offline: str | None  # or why it cannot be written; None if it is online
-    replicas: int  # partitions of which it holds a replica
-    leaders: int  # of those it leads
-    not_in_sync: int  # of those it lacks something
-    only_copies: int  # of those it has the only replica
-    state: str  # online, full, read-only or offline
-    staged_size_in_bytes: int  # of jobs that have not committed, beside it
 
 
 # Topics.

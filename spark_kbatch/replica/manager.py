@@ -78,13 +78,10 @@ from spark_kbatch.model import (
     LONG_MAX,
     AppendOrigin,
     AppendResult,
-    DeletedTopic,
-    Deletion,
     LogOffsets,
     OnAppended,
     ReadRange,
     TopicPartition,
-    Waiting,
 )
 from spark_kbatch.options.topic import TRANSACTION_STATE_TOPIC, Topic, ensure_not_internal
 from spark_kbatch.record.header import LogRead
@@ -105,6 +102,7 @@ from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.purgatory import Purgatory
 from spark_kbatch.replica.view import Replica, Replicas
 from spark_kbatch.replica.watched_logs import WatchedLogs
+from spark_kbatch.store.reports import DeletedTopic, Deletion, Waiting
 
 logger = logging.getLogger(__name__)
 

@@ -14,11 +14,10 @@ import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError, KafkaStorageError
-from spark_kbatch.log.checkpoints import random_id, write_partition_metadata
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.log.checkpoints import write_partition_metadata
+from spark_kbatch.model import TopicPartition, random_id
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.replica.administration import LogDirInfo
-from spark_kbatch.replica.given_up import GivenUp
+from spark_kbatch.store.reports import GivenUp, LogDirInfo
 from tests.support import builders
 from tests.support.builders import append_records, batch, staged
 from tests.support.failing_disks import EVENTS, Disks, Killed, a_replicated_cluster, bytes_of

@@ -46,7 +46,7 @@ from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, ConfigError, KafkaStorageError, KBatchError
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.replica.given_up import GivenUp
+from spark_kbatch.store.reports import GivenUp
 from tests.support import builders
 from tests.support.failing_disks import (
     Killed,

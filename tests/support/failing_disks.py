@@ -18,7 +18,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition
-from spark_kbatch.replica.view import ReplicaInfo
+from spark_kbatch.store.reports import ReplicaInfo
 from tests.support import builders
 from tests.support.disk import Disk, DiskFiles, Node
 from tests.support.faults import Faults, Unflushed
