@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -61,6 +61,7 @@ from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.store.reports import RepairReport
 from spark_kbatch.store.source import FoundTopic
+from spark_kbatch.store.store import OwnUpkeep
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.commits import BucketCommits
@@ -73,12 +74,12 @@ _LINGER_MS = 100  # for which a producer gathers records by default: each reques
 _REQUEST_BYTES = 8 << 20
 
 
-class BucketStore(OwnSource):
+class BucketStore(OwnSource, OwnUpkeep):
     """A cluster in a bucket; a `store.Store`, and its own source. Thread-safe."""
 
-    groups = None
+    groups = disks = server = None
     is_remote = False
-    why_not = "it is in a bucket, which has no consumer groups, disks or server yet"
+    why_not = "it is in a bucket, which has no consumer groups, disks or server yet; `kbatch maintain` cleans it up"
 
     def __init__(
         self,
@@ -187,7 +188,7 @@ class BucketStore(OwnSource):
             view.load()  # for the whole topic
         return [PartitionInfo(tp, view.offsets, view.size_in_bytes) for tp, view in views.items()]
 
-    def verify(self, partitions: Iterable[TopicPartition] | None) -> Iterator[RepairReport]:
+    def verify(self, partitions: Sequence[TopicPartition] | None) -> Iterator[RepairReport]:
         """Check the ledger and partitions, by default all; yields as `BucketRepair.verify`.
 
         Raises:
@@ -199,7 +200,7 @@ class BucketStore(OwnSource):
         return mending.verify(None if partitions is None else [*map(mending.known, partitions)])
 
     def repair(
-        self, partitions: Iterable[TopicPartition] | None, *, dry_run: bool
+        self, partitions: Sequence[TopicPartition] | None, *, dry_run: bool
     ) -> Iterator[RepairReport]:
         """Repair the ledger, which is logged, and then partitions, by default all; yield a report of each.
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.coordinator import Coordinator
-from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal
 from spark_kbatch.replica import administration
 from spark_kbatch.store.catalog import OwnCatalog
+from spark_kbatch.store.listing import existing
 
 logger = logging.getLogger(__name__)
 
@@ -107,12 +106,3 @@ class FolderCatalog(OwnCatalog):
 
     def _commits(self) -> Coordinator:
         return self._parts.coordinator(flush=True)
-
-
-def existing(find: Callable[[str], Topic], names: Iterable[str]) -> list[Topic]:
-    """Return the topics with these names, without those deleted since the names were listed."""
-    found = []
-    for name in names:
-        with contextlib.suppress(UnknownTopicOrPartitionError):
-            found.append(find(name))
-    return found

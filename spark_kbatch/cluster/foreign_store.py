@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -29,6 +29,7 @@ from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions, parse_foreign_end
 from spark_kbatch.record.header import LogRead
+from spark_kbatch.store.store import OwnUpkeep
 
 if TYPE_CHECKING:
     from spark_kbatch.store.reports import RepairReport
@@ -41,14 +42,13 @@ _INTERNAL = {
 }  # fmt: skip
 
 
-class ForeignStore(OwnSource):
+class ForeignStore(OwnSource, OwnUpkeep):
     """Read access to the logs in a broker's log dir, in a partition's directory, or in one .log file.
 
     A `store.Store`, and its own source.
     """
 
-    catalog = None
-    groups = commits = None
+    catalog = groups = commits = disks = server = None
     is_remote = False
     why_not = (
         "it is a Kafka broker's log directory, which kbatch only reads; write to a cluster of your own, and "
@@ -159,7 +159,7 @@ class ForeignStore(OwnSource):
         """Return batches of a partition's log from an offset on, as `Fetcher.fetch` does."""
         return self._log_dir.read(topic_partition, asked, end=self._end)
 
-    def verify(self, partitions: Iterable[TopicPartition] | None) -> Iterator[RepairReport]:
+    def verify(self, partitions: Sequence[TopicPartition] | None) -> Iterator[RepairReport]:
         """Check the files of partitions, by default all, and yield a report of each."""
         if partitions is None:
             names = self.topic_names(internal=True)

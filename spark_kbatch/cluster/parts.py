@@ -25,15 +25,13 @@ from spark_kbatch.errors import (
     LockTimeoutError,
     NotLeaderOrFollowerError,
 )
-from spark_kbatch.files import Buffer, Files
-from spark_kbatch.model import AppendOrigin, OnAppended, TopicPartition
+from spark_kbatch.files import Files
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.write import parse_folders
-from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchParams, OnFetched, Room
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.replica.view import Replicas
-from spark_kbatch.store.reports import GivenUp
+from spark_kbatch.store.reports import GivenUp, ServerAddress
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +66,6 @@ class FolderParts:
         clock = FolderClock(files, self.metadata.paths.locks_dir)
         self.manager = ReplicaManager(files, self.metadata, clock.now_ms)
         self.snapshots = Snapshots(self.manager, self._elect, self._finish_deletions)
-        self.prompt_snapshots = Snapshots(self.manager, self._elect_soon, self._finish_deletions)
         self._committers: dict[bool, Coordinator] = {}  # by whether they flush
         if arguments.boolean("create", create) and not self.metadata.cluster_file.exists():
             # Only few processes create one.
@@ -87,7 +84,7 @@ class FolderParts:
 
     def close(self) -> None:
         """Make every later call raise ClosedError, including those of reads in progress."""
-        for part in ("metadata", "manager", "snapshots", "prompt_snapshots"):
+        for part in ("metadata", "manager", "snapshots"):
             setattr(self, part, Closed(self.path))
 
     def _ensure_newest(self, without_nodes: Collection[int]) -> None:
@@ -117,53 +114,6 @@ class FolderParts:
                 "leave the option out, or write to a new cluster"
             )
 
-    # Records.
-
-    def fetch_messages(
-        self,
-        params: FetchParams,
-        fetch_infos: Mapping[TopicPartition, FetchInfo],
-        on_complete: OnFetched,
-        *,
-        room: Room | None = None,
-        replicas: Replicas | None = None,
-    ) -> None:
-        """Read from several partitions for one Fetch request, as `ReplicaManager.fetch_messages` does."""
-        self.manager.fetch_messages(
-            params, fetch_infos, on_complete,
-            replicas=replicas or self.snapshots.replicas, room=room,
-        )  # fmt: skip
-
-    def append_records(
-        self,
-        *,
-        timeout_ms: int,
-        required_acks: int,
-        entries_per_partition: Mapping[TopicPartition, Buffer],
-        on_complete: OnAppended,
-        flush: bool,
-        internal_topics_allowed: bool = False,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        lock_timeout_ms: int | None = None,
-        topic_ids: Mapping[TopicPartition, str] | None = None,
-    ) -> None:
-        """Append batches to partitions, first finishing a commit that a dead process left unfinished.
-
-        Arguments are those of `ReplicaManager.append_records`.
-        """
-        self.manager.append_records(
-            timeout_ms=timeout_ms,
-            required_acks=required_acks,
-            internal_topics_allowed=internal_topics_allowed,
-            origin=origin,
-            entries_per_partition=entries_per_partition,
-            on_complete=on_complete,
-            flush=flush,
-            commits=self.coordinator(flush=flush),
-            lock_timeout_ms=lock_timeout_ms,
-            topic_ids=topic_ids,
-        )
-
     def coordinator(self, *, flush: bool) -> Coordinator:
         """Return the commit coordinator, which finishes commits that dead processes left unfinished."""
         known = self._committers.get(flush)
@@ -171,6 +121,12 @@ class FolderParts:
             known = Coordinator(self.manager, self.manager.now_ms, adopt_min_bytes=0, flush=flush)
             self._committers[flush] = known
         return known
+
+    def running_server(self) -> ServerAddress | None:
+        """Return the address at which some process serves this cluster now; None if no one does."""
+        from spark_kbatch.cluster import ownership  # noqa: PLC0415  loads options of servers
+
+        return ownership.running_server(self.metadata)
 
     def new_producer_id(self, *, deadline: float | None = None) -> int:
         """Return a producer id that no other producer of this cluster has had, in any process.
@@ -206,7 +162,7 @@ class FolderParts:
             except (OSError, KBatchError) as error:
                 logger.debug("a deletion in %s is left to others: %s", topic_partition, error)
 
-    def _elect_soon(self, topic_partitions: Collection[TopicPartition]) -> None:
+    def elect_soon(self, topic_partitions: Collection[TopicPartition]) -> None:
         """Elect new leaders as `_elect` does, unless a partition's lock is held for longer than a moment.
 
         Raises:

@@ -50,7 +50,7 @@ class PathTarget(OwnTarget):
         self._store, self._mirror = store, mirror
         # The defaults of a Spark job; with `flush`, since the progress must not outlive the records.
         self._options = parse_write_options({"path": store.address})
-        self._coordinator = coordinator_for(store, self._options)
+        self._coordinator = coordinator_for(store.parts, self._options)
         self._transaction = hashlib.sha256(mirror.encode()).hexdigest()[:32]
         self._author = Author(application_id=APPLICATION, user=user_name())
         self._sequence = -1  # of the last unit
@@ -79,7 +79,7 @@ class PathTarget(OwnTarget):
         """Write a partition's batches to staging files, for the next commit."""
         if self._staging is None:
             self._staging = new_staging(
-                self._store,
+                self._store.parts,
                 self._transaction,
                 shared_bytes_max=self._options.adopt_min_bytes // 8,
                 flush=self._options.flush,

@@ -43,7 +43,7 @@ _OF_BOTH = ("request_timeout_ms", "retry_backoff_ms", "retry_backoff_max_ms")
 class RemoteStore:
     """A real cluster over the network; a `store.Store`. Thread-safe."""
 
-    commits = None
+    commits = disks = upkeep = server = None
     is_remote = True
     why_not = "it is a real Kafka cluster, whose brokers see to that"
 

@@ -57,6 +57,7 @@ from tests.support.failing_disks import (
 )
 from tests.support.reference import Record, encode_batch
 from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_schedules
+from tests.support.store import append_records as append_by
 from tests.support.store import reader_of, store_of
 
 QUICK, MANY = 60, 5000
@@ -262,7 +263,8 @@ class Topics(Schedule):
         self.known[key] = self.ids[tp.topic]
         results: list[AppendResult] = []
         store = store_of(self.processes[number])
-        store.append_records(
+        append_by(
+            store,
             timeout_ms=0,
             required_acks=acks,
             entries_per_partition={tp: encode_batch([self.record(key)])},

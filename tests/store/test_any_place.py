@@ -318,7 +318,7 @@ def test_what_a_place_has_not_is_refused_by_one_error(cluster: Cluster) -> None:
         "groups": cluster.groups,
         "commits": cluster.history,
         "disks": cluster.log_dirs,
-        "upkeep": cluster.collect_garbage,
+        "upkeep": lambda: [*cluster.verify()],
         "server": cluster.running_server,
     }
     for part, use in asked.items():
@@ -326,6 +326,21 @@ def test_what_a_place_has_not_is_refused_by_one_error(cluster: Cluster) -> None:
             use()
             continue
         with pytest.raises(ConfigError) as refused:
+            use()
+        assert cluster._store.why_not in str(refused.value)
+
+
+def test_a_place_that_can_be_verified_refuses_the_upkeep_that_it_has_not(cluster: Cluster) -> None:
+    cluster.create_topic("events")
+    if not cluster.has("upkeep"):
+        return
+    assert not any(report.found or report.damaged for report in cluster.verify())
+    assert not any(report.found or report.damaged for report in cluster.repair())
+    if cluster.has("disks"):
+        assert cluster.collect_garbage().partitions
+        return
+    for use in (cluster.collect_garbage, lambda: cluster.export("events", to="/nowhere")):
+        with pytest.raises(ConfigError, match="nothing can be") as refused:
             use()
         assert cluster._store.why_not in str(refused.value)
 

@@ -216,8 +216,7 @@ def with_clock(cluster: Cluster, clock: Clock) -> Cluster:
     store_of(again).manager = ReplicaManager(
         store_of(cluster).files, metadata, clock.time_of_day, monotonic_ms=clock, uses_threads=False
     )
-    for snapshots in (store_of(again).snapshots, store_of(again).prompt_snapshots):
-        snapshots._manager = store_of(again).manager
+    store_of(again).snapshots._manager = store_of(again).manager
     return again
 
 
