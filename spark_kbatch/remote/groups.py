@@ -14,6 +14,7 @@ AlterConsumerGroupOffsetsHandler.java, DeleteConsumerGroupsHandler.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
 from spark_kbatch.errors import (
@@ -87,36 +88,31 @@ class _Committed(NamedTuple):
     metadata: str
 
 
-def all_groups(client: Client) -> list[ConsumerGroup]:
-    """Return all groups that this client may see, sorted by id.
+class RemoteGroups:
+    """The consumer groups of one real cluster; a `store.Groups`.
 
-    Raises:
-        RequestTimedOutError: coordinators went on moving for default.api.timeout.ms.
+    Each call raises RequestTimedOutError if coordinators went on moving for default.api.timeout.ms.
     """
-    return _until_answered(client, lambda: _groups(client))
 
+    def __init__(self, client: Callable[[], AbstractContextManager[Client]]) -> None:
+        """Set up for the cluster of which `client` leases a client."""
+        self._client = client
 
-def alter_offsets(client: Client, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Commit offsets of a group without members, which need not exist.
+    def groups(self) -> list[ConsumerGroup]:
+        """Return the groups that this client may see; generations and times of commits are -1."""
+        with self._client() as client:
+            return _until_answered(client, lambda: _groups(client))
 
-    Raises:
-        GroupNotEmptyError: it has members.
-        UnknownTopicOrPartitionError: a partition does not exist.
-        RequestTimedOutError: coordinators went on moving for default.api.timeout.ms.
-    """
-    if offsets:
-        _until_answered(client, lambda: _commit(client, group_id, offsets))
+    def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set the offsets at which a group without members continues."""
+        with self._client() as client:
+            if offsets:
+                _until_answered(client, lambda: _commit(client, group_id, offsets))
 
-
-def delete_group(client: Client, group_id: str) -> None:
-    """Delete a group without members, with its offsets.
-
-    Raises:
-        GroupNotEmptyError: it has members.
-        GroupIdNotFoundError: there is no such group.
-        RequestTimedOutError: coordinators went on moving for default.api.timeout.ms.
-    """
-    _until_answered(client, lambda: _delete(client, group_id))
+    def delete(self, group_id: str) -> None:
+        """Delete a group without members."""
+        with self._client() as client:
+            _until_answered(client, lambda: _delete(client, group_id))
 
 
 def _until_answered(client: Client, ask: Callable[[], _Result]) -> _Result:
