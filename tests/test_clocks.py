@@ -134,7 +134,7 @@ USES = {
         "waiting_files": KEPT,
         "waiting_overwritten": KEPT,
     },
-    "cluster/upkeep.py": {"_jobs": KEPT},
+    "cluster/disks.py": {"_jobs": KEPT},
     "replica/administration.py": {"delete_topic": KEPT},
     "replica/elections.py": {"Elections.elect_locked": TIMES, "Elections.tell_locked": TIMES},
     "replica/followers.py": {

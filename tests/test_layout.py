@@ -60,7 +60,7 @@ DOORS = {
         "text_decoder",
     },
     "store": {
-        "catalog", "commits", "job", "listing", "os_errors", "reports", "repetitions", "source", "store",
+        "catalog", "commits", "groups", "job", "listing", "os_errors", "reports", "repetitions", "source", "store",
         "transport",
     },
     "bucket": {"commits", "entries", "happenings", "inspection", "maintenance", "mending", "polling", "recovery", "rights", "staging", "state", "store"},

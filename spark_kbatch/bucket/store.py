@@ -14,7 +14,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.agreements import AgreedOffsets, agree
@@ -61,7 +61,6 @@ from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.store.reports import RepairReport
 from spark_kbatch.store.source import FoundTopic
-from spark_kbatch.store.store import OwnUpkeep
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.commits import BucketCommits
@@ -74,12 +73,12 @@ _LINGER_MS = 100  # for which a producer gathers records by default: each reques
 _REQUEST_BYTES = 8 << 20
 
 
-class BucketStore(OwnSource, OwnUpkeep):
+class BucketStore(OwnSource):
     """A cluster in a bucket; a `store.Store`, and its own source. Thread-safe."""
 
     groups = disks = server = None
     is_remote = False
-    why_not = "it is in a bucket, which has no consumer groups, disks or server yet; `kbatch maintain` cleans it up"
+    why_not = "it is in a bucket, which has no consumer groups, disks or server yet"
 
     def __init__(
         self,
@@ -121,6 +120,11 @@ class BucketStore(OwnSource, OwnUpkeep):
         from spark_kbatch.bucket.commits import BucketCommits  # noqa: PLC0415  few processes list them
 
         return BucketCommits(self._ledger)
+
+    @property
+    def upkeep(self) -> Self:
+        """The store itself."""
+        return self
 
     @property
     def ledger(self) -> SharedLedger:

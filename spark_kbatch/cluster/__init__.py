@@ -9,8 +9,8 @@ groups           consumer groups: members, committed offsets and lag
 offsets_store    `__consumer_offsets`: loading, appending, rewriting; reading it without a server
 group_records    the formats of its keys and values
 ownership        one server per PATH, and its address in server.json
-disks            its log dirs and replicas; the state of all by the names of a broker's metrics
-upkeep           garbage, repair, verification
+disks            its log dirs: replicas, garbage, a broker's metrics
+upkeep           check and repair of all of it
 foreign_store    logs that a real broker wrote
 transports       where a producer's batches go: the logs, or staging
 export           a topic, copied into a stopped broker's log dir

@@ -1,4 +1,4 @@
-"""The log dirs of a cluster in a folder and the replicas on them, with the state of all by a broker's metrics.
+"""The log dirs of a cluster in a folder: replicas, garbage, export, and the state of all as a broker's metrics.
 
     ReplicaManager, LogManager, Log         as of the call, whichever process wrote
     KafkaController                         of all topics, internal ones too, as in Kafka
@@ -10,17 +10,34 @@ Source: Kafka docs/operations/monitoring.md; core/.../server/ReplicaManager.scal
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from spark_kbatch.cluster.parts import FolderParts
-from spark_kbatch.commit.staging import staged_size
-from spark_kbatch.errors import KBatchError
+from spark_kbatch.commit.staging import (
+    abandoned_jobs,
+    remove_abandoned_jobs,
+    staged_size,
+    waiting_jobs,
+)
+from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, KBatchError
+from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TRANSACTION_STATE_TOPIC
 from spark_kbatch.replica import administration
-from spark_kbatch.store.listing import skipping_deleted
-from spark_kbatch.store.reports import GivenUp, LogDirInfo, ReplicaInfo
+from spark_kbatch.store.listing import damaged_topics, skipping_deleted
+from spark_kbatch.store.reports import (
+    AbandonedJob,
+    ExportedPartition,
+    Garbage,
+    GivenUp,
+    LogDirInfo,
+    NotRemoved,
+    ReplicaInfo,
+    Waiting,
+)
+from spark_kbatch.store.source import Source
 
 _Result = TypeVar("_Result")
 
@@ -28,8 +45,8 @@ _Result = TypeVar("_Result")
 class FolderDisks:
     """The log dirs of one cluster in a folder; a `store.Disks`."""
 
-    def __init__(self, parts: FolderParts) -> None:
-        self._parts = parts
+    def __init__(self, parts: FolderParts, source: Source) -> None:
+        self._parts, self._source = parts, source
 
     def log_dirs(self) -> list[LogDirInfo]:
         """Return the log dirs, with counts of all replicas, internal topics included."""
@@ -72,6 +89,74 @@ class FolderDisks:
         if topic == TRANSACTION_STATE_TOPIC:
             return commits.elect_unclean(dry_run=dry_run)
         return administration.elect_unclean(self._parts.manager, commits, topic, dry_run=dry_run)
+
+    def export(self, topic: str, to: Path) -> list[ExportedPartition]:
+        """Copy a topic into a broker's log dir."""
+        from spark_kbatch.cluster.export import export_topic  # noqa: PLC0415  few processes export
+
+        return export_topic(self._parts.manager, self._parts.snapshots.replicas, topic, to)
+
+    def collect_garbage(
+        self, topics: Sequence[str] | None, *, staging_retention_ms: int, dry_run: bool
+    ) -> Garbage:
+        """Delete expired segments and other files, or only look."""
+        manager, replicas = self._parts.manager, self._parts.snapshots.replicas
+        source = self._source
+        given = source.topic_names() if topics is None else topics
+        damaged = damaged_topics(source.topic, given) if topics is None else {}
+        names = [name for name in given if name not in damaged]
+        skipped: dict[TopicPartition, str] = {}
+
+        def partitions(names: Iterable[str]) -> list[TopicPartition]:
+            return [tp for name in names for tp in manager.partitions(name)]
+
+        def usable(names: Iterable[str]) -> list[TopicPartition]:
+            every = partitions(names)
+            skipped.update(self._unreadable(every))
+            return [tp for tp in every if tp not in skipped]
+
+        def of_each(work: Callable[[list[str]], _Result]) -> _Result:
+            return (
+                work(names) if topics is not None else skipping_deleted(source.topic, names, work)
+            )
+
+        of_each(partitions)  # Before anything is deleted, it fails for a topic that does not exist.
+        jobs, not_removed, waiting = _jobs(self._parts, staging_retention_ms, dry_run=dry_run)
+        if dry_run:
+            deletions = of_each(lambda some: manager.planned_deletions(usable(some), replicas))
+            deleted = manager.planned_removals()
+        else:
+            deleted = manager.remove_deleted_topics()
+            commits = self._parts.coordinator(flush=True)
+            delete = functools.partial(
+                manager.delete_old_segments,
+                discard=True,
+                skip_deleted=topics is None,
+                skipped=skipped,
+            )
+            deletions = of_each(lambda some: delete(usable(some), commits))
+        waiting += of_each(lambda some: manager.waiting(usable(some), replicas))
+        why = {name: str(error) for name, error in damaged.items()}
+        return Garbage(deletions, jobs, not_removed, deleted, why, waiting, skipped)
+
+    def _unreadable(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """Return those of the partitions that cannot be read now, with the reasons.
+
+        Raises:
+            UnknownTopicOrPartitionError: one of them does not exist.
+        """
+        wanted, found = list(topic_partitions), {}
+        try:
+            self._parts.snapshots.replicas(wanted)
+        except (OSError, KafkaStorageError, CorruptRecordError):
+            for topic_partition in wanted:
+                try:
+                    self._parts.snapshots.replicas([topic_partition])
+                except (OSError, KafkaStorageError, CorruptRecordError) as error:
+                    found[topic_partition] = str(
+                        self._parts.manager.or_offline(topic_partition, error)
+                    )
+        return found
 
     def _metrics(self, topics: Sequence[str]) -> dict[str, Any]:
         manager = self._parts.manager
@@ -120,3 +205,19 @@ def _log(parts: FolderParts, topic_partition: TopicPartition) -> dict[str, int |
     except (OSError, KBatchError):
         return dict.fromkeys(names)
     return dict(zip(names, found, strict=True))
+
+
+def _jobs(
+    parts: FolderParts, retention_ms: int, *, dry_run: bool
+) -> tuple[list[AbandonedJob], list[NotRemoved], list[Waiting]]:
+    """Remove, or only find, abandoned jobs; return them, what was not removed, and jobs that may go on."""
+    look = abandoned_jobs if dry_run else remove_abandoned_jobs
+    found, kept, waiting = list[AbandonedJob](), list[NotRemoved](), list[Waiting]()
+    for log_dir in parts.manager.dirs.all:
+        if parts.manager.dirs.is_online(log_dir.node_id):  # so it is ours
+            where, when = (parts.files, log_dir.staging), expiring_ms(parts.manager.now_ms())
+            gone, not_removed = look(*where, retention_ms=retention_ms, now_ms=when)
+            found += gone
+            kept += not_removed
+            waiting += waiting_jobs(*where, retention_ms=retention_ms, now_ms=when)
+    return found, kept, waiting

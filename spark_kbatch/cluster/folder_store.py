@@ -68,10 +68,10 @@ class FolderStore(OwnSource):
 
     @property
     def disks(self) -> FolderDisks:
-        """The log dirs, with the replicas on them."""
+        """The log dirs, with what lies there."""
         from spark_kbatch.cluster.disks import FolderDisks  # noqa: PLC0415  as above
 
-        return FolderDisks(self.parts)
+        return FolderDisks(self.parts, self)
 
     @property
     def upkeep(self) -> FolderUpkeep:

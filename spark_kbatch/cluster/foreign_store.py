@@ -13,7 +13,7 @@ import contextlib
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from spark_kbatch.consumer.same_topic import Closed, OwnSource
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
@@ -29,7 +29,6 @@ from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions, parse_foreign_end
 from spark_kbatch.record.header import LogRead
-from spark_kbatch.store.store import OwnUpkeep
 
 if TYPE_CHECKING:
     from spark_kbatch.store.reports import RepairReport
@@ -42,7 +41,7 @@ _INTERNAL = {
 }  # fmt: skip
 
 
-class ForeignStore(OwnSource, OwnUpkeep):
+class ForeignStore(OwnSource):
     """Read access to the logs in a broker's log dir, in a partition's directory, or in one .log file.
 
     A `store.Store`, and its own source.
@@ -76,6 +75,11 @@ class ForeignStore(OwnSource, OwnUpkeep):
     def address(self) -> str:
         """The absolute path that was opened."""
         return str(self.path)
+
+    @property
+    def upkeep(self) -> Self:
+        """The store itself."""
+        return self
 
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> NoReturn:
         """Raise ConfigError: a broker's logs are only read."""
@@ -168,6 +172,10 @@ class ForeignStore(OwnSource, OwnUpkeep):
             missing = self.views([topic_partition])[topic_partition].missing
             report = self._log_dir.check(topic_partition)
             yield report._replace(damaged=(*report.damaged, *map(str, missing)))
+
+    def repair(self, partitions: Sequence[TopicPartition] | None, *, dry_run: bool) -> NoReturn:
+        """Raise ConfigError: a broker's logs are only read."""
+        raise ConfigError(f"nothing can be repaired in {self.path}: {self.why_not}")
 
     def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str

@@ -88,8 +88,8 @@ _WITHOUT = {
     "producer": "nothing can be written",
     "groups": "no consumer groups are kept",
     "commits": "there are no commits of Spark jobs",
-    "disks": "there are no log dirs or replicas to look after",
-    "upkeep": "there is nothing to check, repair, export or clean up",
+    "disks": "there are no log dirs to look after, clean up or export from",
+    "upkeep": "there is nothing to check or repair",
     "server": "there is nothing to serve",
 }
 
@@ -259,7 +259,7 @@ class Cluster:
 
         Args:
             part: "catalog" (its topics can be changed), "producer", "groups", "commits", "upkeep" (it can be
-                verified); and of a folder alone "disks" and "server".
+                verified, and repaired unless it is only read); and of a folder alone "disks" and "server".
         """
         self._ensure_open()
         if arguments.text("part", part) not in _PARTS:
@@ -651,7 +651,7 @@ class Cluster:
             KafkaStorageError: a file there is not what a broker writes.
         """
         ensure_not_internal(topic)
-        return self._upkeep().export(topic, absolute_path(to, "to"))
+        return self._disks().export(topic, absolute_path(to, "to"))
 
     # Deleting.
 
@@ -699,7 +699,7 @@ class Cluster:
         Raises:
             UnknownTopicOrPartitionError: no such topic.
         """
-        return self._upkeep().collect_garbage(
+        return self._disks().collect_garbage(
             None if topics is None else arguments.topic_names("topics", topics),
             staging_retention_ms=arguments.whole_number(
                 "staging_retention_ms", staging_retention_ms, 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_kbatch.catalog.metadata import Metadata
 from spark_kbatch.cluster.folder_store import FolderStore
@@ -25,6 +25,9 @@ from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience
 from spark_kbatch.options.remote import ClusterOptions, is_address, parse_client_options
 from spark_kbatch.store.os_errors import translating
 from spark_kbatch.store.store import Store
+
+if TYPE_CHECKING:
+    from spark_kbatch.bucket.store import BucketStore
 
 
 def is_of_real_cluster(address: StrPath) -> bool:
@@ -77,11 +80,7 @@ def open_store(
 
         return MemoryStore(str(address), create=create)
     if bucket_scheme(address):
-        from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415  as for the network
-
-        if store is None:
-            store = parse_store_options(client or {}, address, alone=True)
-        return BucketStore(str(address), store, create=create, implied=implied)
+        return open_bucket(address, client=client, store=store, create=create, implied=implied)
     if create:
         parts = FolderParts(address, create=True, log_dirs=log_dirs, files=files, implied=implied)
         return FolderStore(parts)
@@ -92,6 +91,23 @@ def open_store(
         return FolderStore(FolderParts(address, log_dirs=log_dirs, files=files))
     except ConfigError as error:
         raise ConfigError(f"{error}; {WHAT_IS_LOOKED_FOR}") from None
+
+
+@translating
+def open_bucket(
+    address: StrPath,
+    *,
+    client: Mapping[str, Any] | None = None,
+    store: StoreOptions | None = None,
+    create: bool = False,
+    implied: bool = True,
+) -> BucketStore:
+    """Open the store of the cluster in a bucket, as `open_store` does."""
+    from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415  as for the network
+
+    if store is None:
+        store = parse_store_options(client or {}, address, alone=True)
+    return BucketStore(str(address), store, create=create, implied=implied)
 
 
 def _broker_logs(path: StrPath, foreign_end: str | None, files: Files) -> ForeignStore | None:

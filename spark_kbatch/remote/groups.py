@@ -28,12 +28,12 @@ from spark_kbatch.model import (
     LATEST,
     ConsumerGroup,
     GroupMember,
-    GroupOffset,
     TopicPartition,
     numbers_by_topic,
 )
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
+from spark_kbatch.store.groups import CommittedByGroup, offsets_and_lag
 from spark_kbatch.wire import assignment
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode, error_of
@@ -79,13 +79,6 @@ class _Described(NamedTuple):
     state: str
     protocol: str
     members: tuple[GroupMember, ...]
-
-
-class _Committed(NamedTuple):
-    """An offset that a consumer group has committed for a partition, with its metadata."""
-
-    offset: int
-    metadata: str
 
 
 class RemoteGroups:
@@ -147,7 +140,7 @@ def _groups(client: Client) -> list[ConsumerGroup]:
             described[one.group_id].protocol,
             _NOT_TOLD,
             described[one.group_id].members,
-            _offsets(committed[one.group_id], described[one.group_id].members, ends),
+            offsets_and_lag(committed[one.group_id], described[one.group_id].members, ends),
         )
         for one in listed
     ]
@@ -183,7 +176,7 @@ def _described(client: Client, group: _Listed) -> _Described:
     return _Described(found.group_state, found.protocol_data, members)
 
 
-def _committed(client: Client, group: _Listed) -> dict[TopicPartition, _Committed]:
+def _committed(client: Client, group: _Listed) -> dict[TopicPartition, CommittedByGroup]:
     body = OffsetFetchRequest(group_id=group.group_id, topics=None, require_stable=False)
     answer = client.request(
         ApiKey.OFFSET_FETCH, body, node=group.coordinator, last_version=_ONE_GROUP_UNTIL
@@ -196,7 +189,7 @@ def _committed(client: Client, group: _Listed) -> dict[TopicPartition, _Committe
             _ensure_none(one.error_code, what)
             if one.committed_offset != _NONE_COMMITTED:
                 tp = TopicPartition(topic.name, one.partition_index)
-                found[tp] = _Committed(one.committed_offset, one.metadata or "")
+                found[tp] = CommittedByGroup(one.committed_offset, one.metadata or "", _NOT_TOLD)
     return found
 
 
@@ -266,23 +259,6 @@ def _ends(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPar
             raise
         return _ends(client, left)  # a topic was deleted meanwhile
     return {tp: one.offset for tp, one in found.items() if one is not None}
-
-
-def _offsets(
-    committed: Mapping[TopicPartition, _Committed],
-    members: Iterable[GroupMember],
-    ends: Mapping[TopicPartition, int],
-) -> dict[TopicPartition, GroupOffset]:
-    assigned = {tp for one in members for tp in one.partitions}
-    found = {}
-    for tp in sorted({*committed, *assigned}):
-        at, end = committed.get(tp), ends.get(tp)
-        if at is None:
-            found[tp] = GroupOffset(None, end, None, "", _NOT_TOLD)
-        else:
-            lag = None if end is None else max(0, end - at.offset)
-            found[tp] = GroupOffset(at.offset, end, lag, at.metadata, _NOT_TOLD)
-    return found
 
 
 def _ensure_none(code: int, what: str) -> None:

@@ -35,7 +35,6 @@ from spark_kbatch.catalog.paths import stray_of
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
-    InvalidPartitionsError,
     InvalidReplicationFactorError,
     KafkaStorageError,
     KBatchError,
@@ -49,6 +48,7 @@ from spark_kbatch.options.topic import (
     Topic,
     TopicConfig,
     altered,
+    ensure_more_partitions,
     ensure_valid_topic,
 )
 from spark_kbatch.replica.given_up import given_up, given_up_without
@@ -217,7 +217,7 @@ def create_partitions(
         LockTimeoutError: a lock was not free by the deadline.
     """
     with _changing(manager, commits, name, deadline) as topic:
-        ensure_increase(topic, total_count)
+        ensure_more_partitions(name, topic.partitions, total_count)
         assigned = _assign(manager, total_count, topic.replication_factor)
         known = tuple(topic.replicas_of(partition) for partition in range(topic.partitions))
         grown = replace(
@@ -226,19 +226,6 @@ def create_partitions(
         _make_logs(manager, grown, range(topic.partitions, total_count))
         manager.metadata.topics.write(grown)
     return grown
-
-
-def ensure_increase(topic: Topic, total_count: int) -> None:
-    """Check that `total_count` is more partitions than the topic has now.
-
-    Raises:
-        InvalidPartitionsError: it already has as many.
-    """
-    if total_count <= topic.partitions:
-        raise InvalidPartitionsError(
-            f"topic {topic.name!r} has {_partitions(topic.partitions)}; {total_count} would not be an "
-            "increase: give a larger total, partitions cannot be taken away"
-        )
 
 
 def alter_topic(
@@ -451,10 +438,6 @@ def _flush(manager: ReplicaManager, paths: Sequence[Path]) -> None:
 
 def _partitions_of(topic: Topic) -> list[TopicPartition]:
     return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
-
-
-def _partitions(count: int) -> str:
-    return f"{count} partition{'s' * (count != 1)}"
 
 
 # Replicas and log dirs.

@@ -37,6 +37,7 @@ from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
     Topic,
     TopicConfig,
+    ensure_more_partitions,
     ensure_valid_topic,
 )
 from spark_kbatch.replica import administration
@@ -285,7 +286,7 @@ class TopicsHandler:
             raise InvalidPartitionsError(
                 f"a topic cannot have {asked.count} partitions; accepted: up to {PARTITIONS_MAX}"
             )
-        administration.ensure_increase(topic, asked.count)
+        ensure_more_partitions(topic.name, topic.partitions, asked.count)
         _ensure_few(asked.count - topic.partitions)
         if asked.assignments is not None:
             added = asked.count - topic.partitions

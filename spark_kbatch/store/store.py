@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
-from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import ConsumerGroup, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import WriteOptions
@@ -99,7 +98,7 @@ class Groups(Protocol):
 
 
 class Disks(Protocol):
-    """The log dirs of a place, and the replicas on them.
+    """The log dirs of a place, the replicas on them, and their files.
 
     Arguments, results and errors are those of `Cluster`.
     """
@@ -122,11 +121,19 @@ class Disks(Protocol):
     def elect_unclean(self, topic: str, *, dry_run: bool) -> list[GivenUp]:
         """Let replicas that are not in sync lead, where a topic has no in-sync one that can be used."""
 
+    def collect_garbage(
+        self, topics: Sequence[str] | None, *, staging_retention_ms: int, dry_run: bool
+    ) -> Garbage:
+        """Delete what is not needed any more."""
+
+    def export(self, topic: str, to: Path) -> list[ExportedPartition]:
+        """Copy a topic's committed records into the log dir of a stopped Kafka broker."""
+
 
 class Upkeep(Protocol):
-    """What is done about all that a place stores. It can be verified; what else a place has not, it refuses.
+    """The check and repair of all that a place stores.
 
-    Arguments, results and errors are those of `Cluster`; None stands for all partitions or topics.
+    Arguments, results and errors are those of `Cluster`; None stands for all partitions.
     """
 
     def verify(self, partitions: Sequence[TopicPartition] | None) -> Iterator[RepairReport]:
@@ -135,15 +142,11 @@ class Upkeep(Protocol):
     def repair(
         self, partitions: Sequence[TopicPartition] | None, *, dry_run: bool
     ) -> Iterator[RepairReport]:
-        """Repair what cannot be read or written, keeping every valid batch."""
+        """Repair what cannot be read or written, keeping every valid batch.
 
-    def collect_garbage(
-        self, topics: Sequence[str] | None, *, staging_retention_ms: int, dry_run: bool
-    ) -> Garbage:
-        """Delete what is not needed any more."""
-
-    def export(self, topic: str, to: Path) -> list[ExportedPartition]:
-        """Copy a topic's committed records into the log dir of a stopped Kafka broker."""
+        Raises:
+            ConfigError: the place is only read.
+        """
 
 
 class Store(Protocol):
@@ -231,32 +234,3 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Make every later call raise ClosedError, including those of reads in progress."""
-
-
-class OwnUpkeep:
-    """The upkeep of a store that verifies itself, as far as it has no other."""
-
-    @property
-    def upkeep(self) -> Self:
-        """The store itself."""
-        return self
-
-    def repair(
-        self: Store, partitions: Sequence[TopicPartition] | None, *, dry_run: bool
-    ) -> Iterator[RepairReport]:
-        """Raise ConfigError."""
-        raise _refused(self, "repaired")
-
-    def collect_garbage(
-        self: Store, topics: Sequence[str] | None, *, staging_retention_ms: int, dry_run: bool
-    ) -> Garbage:
-        """Raise ConfigError."""
-        raise _refused(self, "cleaned up")
-
-    def export(self: Store, topic: str, to: Path) -> list[ExportedPartition]:
-        """Raise ConfigError."""
-        raise _refused(self, "exported")
-
-
-def _refused(store: Store, what: str) -> ConfigError:
-    return ConfigError(f"nothing can be {what} in {store.address}: {store.why_not}")
