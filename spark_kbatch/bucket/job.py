@@ -124,11 +124,8 @@ class BucketJob(WholeJob):
                 before = attempt and state.queries.get(attempt.id)
                 if attempt and attempt.is_repetition(state.last_kept):
                     return
-            ids, named = (
-                self.topics.create(BucketCatalog(lambda: ledger), staged),
-                self.topics.named,
-            )
-            replaced = ""
+            ids = self.topics.create(BucketCatalog(lambda: ledger), staged)
+            replaced, named = "", self.topics.named
             if self._is_overwrite and named is not None:
                 replaced = ids.get(named.topic_id, named.topic_id)
             stretches: Stretches = _stretches(staged, ids)

@@ -43,7 +43,8 @@ class FolderStore(OwnSource):
     def __init__(self, parts: FolderParts) -> None:
         """Set up over the parts of the cluster, which is open."""
         self.parts = self.server = parts
-        self.address, self.catalog = str(parts.path), FolderCatalog(parts)
+        self.address = str(parts.path)
+        self.catalog = FolderCatalog(parts)
 
     def close(self) -> None:
         """Make every later call raise ClosedError, including those of reads in progress."""

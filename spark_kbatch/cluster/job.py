@@ -48,8 +48,11 @@ class Job(WholeJob):
         overwrite: Overwrite | None,
     ) -> None:
         """Store what `begin` has checked and created for the job."""
-        self.options, self.id, self.topics = options, transaction, topics
-        self._probe, self._overwrite = probe, overwrite
+        self.options = options
+        self.id = transaction
+        self.topics = topics
+        self._probe = probe
+        self._overwrite = overwrite
 
     @classmethod
     def begin(

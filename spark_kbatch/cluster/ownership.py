@@ -67,7 +67,9 @@ class Ownership:
 
         Raises:
             ServerRunningError: another server has it, of this process or another; says where it listens.
+            ConfigError: the cluster is gone.
         """
+        metadata.cluster_file.ensure_exists()
         self._files: Files = metadata.files
         self._path, self._cluster_file = metadata.paths.server_file, metadata.paths.cluster_file
         deadline = monotonic_s() + _PATIENCE_S

@@ -88,7 +88,7 @@ _WITHOUT = {
     "producer": "nothing can be written",
     "groups": "no consumer groups are kept",
     "commits": "there are no commits of Spark jobs",
-    "disks": "there are no log dirs to look after, clean up or export from",
+    "disks": "no log dirs or replicas are looked after, cleaned up or exported",
     "upkeep": "there is nothing to check or repair",
     "server": "there is nothing to serve",
 }
@@ -113,12 +113,11 @@ class Cluster:
     - Records: producer, read, list_offsets, delete_records.
     - Consumer groups: groups, alter_group_offsets, delete_group.
     - Jobs of Spark to a folder or a bucket: history, find_commit, first_commit.
+    - Check and repair of a folder or a bucket: verify, also of a broker's logs, and repair.
 
     Of a folder alone, where no broker sees to it:
 
-    - Records: collect_garbage, export.
-    - Disks: log_dirs, replicas, metrics, replicate, replace_log_dir, elect_unclean, repair, and verify, also of
-      a broker's logs.
+    - Disks: log_dirs, replicas, metrics, replicate, replace_log_dir, elect_unclean, collect_garbage, export.
     - Kafka clients: serve, running_server.
     """
 

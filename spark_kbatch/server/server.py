@@ -103,7 +103,6 @@ class Server:
             ServerRunningError: the cluster has a server already.
             ConfigError: it cannot listen there, or the cluster is gone.
         """
-        parts.metadata.cluster_file.ensure_exists()
         self._parts, self._config, self._advertised = parts, config, advertised
         self._topic_metrics = parts.manager.topic_metrics  # also once the cluster is closed
         self._closing = threading.Lock()  # guards _is_closed

@@ -59,7 +59,8 @@ class TopicsOfJob:
             ConfigError: options that do not fit the topic.
             UnknownTopicOrPartitionError: the topic does not exist, and may not be created.
         """
-        topics, name = cls(options), options.topic
+        topics = cls(options)
+        name = options.topic
         if name is None:
             return topics
         found = topics.find(catalog, name)
