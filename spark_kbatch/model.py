@@ -157,15 +157,6 @@ class PartitionInfo(NamedTuple):
     error: str = ""  # why its log cannot be read
 
 
-class Deletion(NamedTuple):
-    """The data deleted, or to be deleted, from the start of one partition."""
-
-    log_start_offset: int  # after the deletion
-    segments: tuple[int, ...]  # base offsets
-    size_in_bytes: int  # of these segments' batches
-    files: tuple[str, ...]  # of segments deleted earlier, now removed for good
-
-
 class AppendOrigin(Enum):
     """Origin of an appended batch, which decides what is checked. Followers copy what their leader has checked."""
 
@@ -189,26 +180,6 @@ class AppendResult(NamedTuple):
 
 
 OnAppended: TypeAlias = Callable[[Mapping[TopicPartition, AppendResult]], object]
-
-
-class DeletedTopic(NamedTuple):
-    """A deleted topic of which names or files are still left in log dirs."""
-
-    topic: str
-    topic_id: str
-    delete_ms: int  # when its directories may be removed
-    named: tuple[int, ...]  # nodes whose log dir, or mirror, may still have the topic's name
-    nodes: tuple[int, ...]  # nodes whose log dir may hold something of it
-
-
-class Waiting(NamedTuple):
-    """Files that are kept for now, and go with a later run of gc."""
-
-    what: str  # "staged", "overwritten", "deleted topic" or "deleted segments"
-    name: str  # of the transaction, topic or partition
-    size_in_bytes: int
-    written_ms: int  # when it was last written or, unless it was overwritten, deleted
-    until_ms: int  # how long it is kept
 
 
 class GroupMember(NamedTuple):
@@ -248,6 +219,16 @@ class ConsumerGroup(NamedTuple):
     def lag(self) -> int:
         """Number of records that the group has not read, in partitions with committed offsets."""
         return sum(one.lag for one in self.offsets.values() if one.lag is not None)
+
+
+def random_id() -> str:
+    """Return a random UUID as Kafka writes it; never with a leading '-', which its tools take for a flag."""
+    import uuid  # noqa: PLC0415  few processes make ids
+
+    while True:
+        text = text_of_uuid(uuid.uuid4().bytes)
+        if not text.startswith("-"):
+            return text
 
 
 def text_of_uuid(value: bytes) -> str:

@@ -134,7 +134,7 @@ USES = {
         "waiting_files": KEPT,
         "waiting_overwritten": KEPT,
     },
-    "opening/upkeep.py": {"_jobs": KEPT},
+    "cluster/disks.py": {"_jobs": KEPT},
     "replica/administration.py": {"delete_topic": KEPT},
     "replica/elections.py": {"Elections.elect_locked": TIMES, "Elections.tell_locked": TIMES},
     "replica/followers.py": {
@@ -705,7 +705,7 @@ def test_an_idempotent_producer_is_known_after_a_step(tmp_path: Path) -> None:
             with Wrong("a day ahead").on(is_new=False):
                 with cluster.producer(linger_ms=0) as other:
                     other.send("events", "b", partition=0).result()
-                log = cluster._store.manager.partition(
+                log = cluster._store.parts.manager.partition(
                     TopicPartition("events", 0)
                 ).view.usable_only_log()
                 log.producers.read(log.state(), clock.now_ms() + HOUR_MS)

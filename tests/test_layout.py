@@ -62,7 +62,10 @@ DOORS = {
         "avro_decoder", "avro_encoder", "avro_schema", "decoded", "derivation", "flat", "framing", "layout", "plain", "projection",
         "text_decoder",
     },
-    "store": {"commits", "job", "repetitions", "source", "store", "transport"},
+    "store": {
+        "catalog", "commits", "groups", "job", "listing", "os_errors", "reports", "repetitions", "source", "store",
+        "transport",
+    },
     "bucket": {"commits", "entries", "happenings", "inspection", "maintenance", "mending", "polling", "recovery", "rights", "staging", "state", "store"},
     "columns": {"functions", "reading", "schemas", "writing"},
     "memory": {"store"},
@@ -77,7 +80,7 @@ DOORS = {
     },
     "consumer": {"offset_bounds", "planning", "reading", "rows", "same_topic", "stream_planner", "topic_reader"},
     "replica": {
-        "administration", "cluster_creation", "delayed_fetch", "given_up", "lost_topics", "manager", "partition", "view",
+        "administration", "cluster_creation", "delayed_fetch", "lost_topics", "manager", "partition", "view",
     },
     "registry": {"known", "schemas"},
     "catalog": {"cluster_file", "deletions", "folder_clock", "json_files", "log_dirs", "metadata", "partition_states", "paths"},
@@ -91,10 +94,9 @@ DOORS = {
     },
     "server": {"intercepts", "server"},
     "cluster": {
-        "catalog", "export", "folder_store", "foreign_store", "group_records", "job", "metrics", "offsets_store", "os_errors",
-        "ownership", "parts", "transports",
+        "catalog", "folder_store", "foreign_store", "group_records", "job", "offsets_store", "ownership", "parts", "transports",
     },
-    "opening": {"cluster", "listing", "places", "readers", "stores", "upkeep", "writes"},
+    "opening": {"cluster", "places", "readers", "stores", "writes"},
     "spark": {"demo", "functions", "hadoop", "maintaining", "source"},
     "cli": {"main"},
 }  # fmt: skip
@@ -106,11 +108,11 @@ FACES = {
         "store.repetitions", "terminal", "bucket.maintenance",
     },
     "cli": {
-        ROOT, "clock", "columns.reading", "columns.schemas", "errors", "model", "opening.readers", "opening.listing", "opening.writes", "options", "terminal",
+        ROOT, "clock", "columns.reading", "columns.schemas", "errors", "model", "opening.readers", "opening.writes", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
         "bucket.entries", "bucket.happenings", "bucket.inspection", "bucket.maintenance", "bucket.mending", "bucket.recovery", "bucket.rights", "bucket.store",
-        "spark.demo",
+        "spark.demo", "store.listing", "store.reports",
     },
     "testing": {
         ROOT, "clock", "errors", "options", "terminal",
@@ -250,6 +252,36 @@ def test_a_face_opens_clusters_in_one_room(face: str) -> None:
     assert found == FACES[face]
 
 
+# What the public `Cluster` imports of rooms at run time: the port, and what is above all places. Of the others it
+# opens a folder where it is constructed, and serves what its store hands out.
+PORT = {"store", "consumer", "options", "opening.values"}
+INSIDE = {
+    "__init__": {"cluster.folder_store", "cluster.parts"},
+    "serve": {"server.server"},
+}
+
+
+def test_the_public_cluster_knows_the_port_alone() -> None:
+    cluster = [one for one in IMPORTS if one.file == "opening/cluster.py" and not one.for_types]
+    found = {
+        ".".join(one.module_names)
+        for one in cluster
+        if one.imported in ROOMS and not {one.imported or "", ".".join(one.module_names)} & PORT
+    }
+
+    assert found == set().union(*INSIDE.values())
+    tree = ast.parse((PACKAGE / "opening" / "cluster.py").read_text())
+    functions = {one.name: one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)}
+    for function, modules in INSIDE.items():
+        inside = ast.walk(functions[function])
+        names = {one.module for one in inside if isinstance(one, ast.ImportFrom)}
+        assert names >= {f"spark_kbatch.{name}" for name in modules}
+
+
+def test_a_bucket_knows_no_logs() -> None:
+    assert [one for one in IMPORTS if one.importer == "bucket" and one.imported == "log"] == []
+
+
 def test_producer_and_consumer_are_wired_by_those_who_open_a_path() -> None:
     users = {
         one.importer
@@ -356,7 +388,7 @@ cluster = builders.a_cluster(Path(path), topics={"events": 2})
 batch = bytes(scalar.encode([(b"key", b"value"), (None, b"value")], 0))
 builders.write(cluster, {("events", 0): [batch, batch], ("events", 1): [batch]})
 builders.append_records(cluster, {("events", 1): batch})
-coordinator_for(cluster._store, parse_write_options({"path": path})).roll_forward()
+coordinator_for(cluster._store.parts, parse_write_options({"path": path})).roll_forward()
 
 options = parse_read_options({"path": path, "subscribe": "events", "minPartitions": "3"})
 loss = DataLoss(fail=True)

@@ -31,23 +31,22 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import errors, functions, testing
-from spark_kbatch.cluster.export import ExportedPartition
-from spark_kbatch.cluster.ownership import ServerAddress
-from spark_kbatch.commit.staging import AbandonedJob, NotRemoved
-from spark_kbatch.log.repair import RepairReport
-from spark_kbatch.model import (
-    ConsumerGroup,
+from spark_kbatch.model import ConsumerGroup, GroupMember, GroupOffset
+from spark_kbatch.store.commits import Author
+from spark_kbatch.store.reports import (
+    AbandonedJob,
     DeletedTopic,
     Deletion,
-    GroupMember,
-    GroupOffset,
+    ExportedPartition,
+    Garbage,
+    GivenUp,
+    LogDirInfo,
+    NotRemoved,
+    RepairReport,
+    ReplicaInfo,
+    ServerAddress,
     Waiting,
 )
-from spark_kbatch.opening.upkeep import Garbage
-from spark_kbatch.replica.administration import LogDirInfo
-from spark_kbatch.replica.given_up import GivenUp
-from spark_kbatch.replica.view import ReplicaInfo
-from spark_kbatch.store.commits import Author
 from tests.conftest import REPOSITORY
 from tests.support import builders
 

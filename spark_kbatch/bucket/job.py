@@ -10,29 +10,23 @@ Nothing here knows of Spark.
 An abort deletes nothing: a commit whose outcome is unknown may still land, also after Spark has called abort in
 another process. What nothing refers to is deleted once it cannot be committed any more.
 
-A topic that does not exist is planned first, with an id of its own, by the driver if the options name it, or
-else by each task that has rows for it. The commit creates it, by an entry before its own, so that a job that fails
-leaves none. If another writer was faster the rows go to its topic, as long as that is the one that was planned in
-all but the id.
+A topic that does not exist is created by an entry before that of the commit.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
-
-import pyarrow as pa
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from spark_kbatch.bucket.commits import JOB, summary_of
 from spark_kbatch.bucket.entries import Content, LedgerCommit, MicroBatch
 from spark_kbatch.bucket.extents import DataExtent, Stretch, Stretches
-from spark_kbatch.bucket.objects import Folder, Objects
+from spark_kbatch.bucket.objects import Folder
 from spark_kbatch.bucket.overwritten import OVERWRITTEN_KEPT_MS
 from spark_kbatch.bucket.place import ensure_cluster
 from spark_kbatch.bucket.shared_ledger import SharedLedger
@@ -46,23 +40,18 @@ from spark_kbatch.bucket.staging import (
     stretches_of,
 )
 from spark_kbatch.bucket.state import LedgerState
-from spark_kbatch.bucket.topics import BucketTopics, planned
+from spark_kbatch.bucket.topics import BucketCatalog
 from spark_kbatch.bucket.urls import known_at, objects_at
 from spark_kbatch.clock import monotonic_s, now_ms
-from spark_kbatch.errors import (
-    ConfigError,
-    InvalidTimestampError,
-    RecordTooLargeError,
-    UnknownTopicOrPartitionError,
-)
-from spark_kbatch.options.topic import Topic, TopicConfig, topic_key
+from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import (
     COMMITS_RETENTION_BYTES,
     STAGING_RETENTION_MS,
     WriteOptions,
 )
-from spark_kbatch.store.job import TopicsOfTask, WholeJob, ids_of_created, topic_to_write
-from spark_kbatch.store.repetitions import Attempt, RowsOfTask
+from spark_kbatch.store.job import StagedRows, TopicsOfJob, TopicsOfTask, WholeJob
+from spark_kbatch.store.repetitions import Attempt
 
 if TYPE_CHECKING:
     from spark_kbatch.producer.task_producer import TaskProducer
@@ -74,44 +63,15 @@ logger = logging.getLogger(__name__)
 _COMMIT_AGE_MAX_MS = 1000
 
 
-class BucketStaged(NamedTuple):
-    """The extents that one task staged, for a commit that may have another `BucketJob` object."""
-
-    job: WriterJob
-    extents: StagedExtents
-    topics: tuple[Topic, ...]  # of the extents
-    planned: tuple[Topic, ...]  # that are yet to be created
-    rows: RowsOfTask
-
-
-@dataclass(frozen=True)
-class JobTopic:
-    """The topic that the options of a job name."""
-
-    topic: Topic
-    is_planned: bool  # the commit is to create it, rows or not
-
-
 class BucketJob(WholeJob):
     """A Spark job that writes to a cluster in a bucket: made on the driver and copied to tasks."""
 
     def __init__(
-        self,
-        options: WriteOptions,
-        cluster_id: str,
-        job: WriterJob,
-        topic: JobTopic | None,
-        *,
-        is_overwrite: bool,
+        self, cluster_id: str, job: WriterJob, topics: TopicsOfJob, *, is_overwrite: bool
     ) -> None:
-        """Store what `begin` has checked for the job.
-
-        Args:
-            topic: that the options name; None if it is yet to be created by its first rows, or each row names
-                its own.
-        """
-        self.options, self._cluster_id, self._job = options, cluster_id, job
-        self._topic, self._is_overwrite = topic, is_overwrite
+        """Store what `begin` has checked for the job."""
+        self.options, self._cluster_id, self.id = topics.options, cluster_id, job
+        self.topics, self._is_overwrite = topics, is_overwrite
 
     @classmethod
     def begin(
@@ -123,94 +83,40 @@ class BucketJob(WholeJob):
         overwrite: bool = False,
         is_micro_batch: bool = False,
     ) -> BucketJob:
-        """Note where the ledger is, and look the job's topic up.
-
-        A micro-batch leaves a topic that does not exist to the first task that has rows, as in a folder.
+        """Note where the ledger is, and see to the job's topic; raises as `TopicsOfJob.begin`.
 
         Raises:
-            ConfigError: options that do not fit the topic, or that a bucket does not have.
-            UnknownTopicOrPartitionError: the topic does not exist, and may not be created.
+            ConfigError: options that a bucket does not have.
         """
         _ensure_supported(options)
-        options = replace(options, path=url)
-        topics, found = BucketTopics(ledger), None
-        if options.topic is not None:
-            topic = topic_to_write(topics.find, options.topic, options)
-            if topic is not None:
-                found = JobTopic(topic, is_planned=False)
-            elif is_micro_batch:
-                options.ensure_may_create(options.topic)
-            else:
-                found = JobTopic(plan_topic(options.topic, options), is_planned=True)
-        job = ledger.begin_job()
-        return cls(options, ledger.cluster_id, job, found, is_overwrite=overwrite)
-
-    def stage(
-        self,
-        rows: Iterable[pa.RecordBatch],
-        *,
-        application_id: str | None = None,
-        query_id: str | None = None,
-        run_id: str | None = None,
-    ) -> BucketStaged:
-        """Write all rows of one task to objects of its own, and delete these if anything fails."""
-        of_task = RowsOfTask(application_id, query_id, run_id)
-        with_rows = (batch for batch in rows if batch.num_rows)
-        first = next(with_rows, None)
-        if first is None:
-            return BucketStaged(self._job, {}, (), (), of_task)
-        place = objects_at(self.options.path, self.options.store)
-        plan = functools.partial(plan_topic, options=self.options)
-        topics = TopicsOfTask(self._planned, self._finder(place), plan)
-        try:
-            with self._producer(Folder(place, f"{self._cluster_id}/"), topics) as producer:
-                for batch in itertools.chain([first], with_rows):
-                    producer.append(batch)
-                extents = producer.finish()
-        except (RecordTooLargeError, InvalidTimestampError) as error:
-            raise replace(error, is_new=error.topic in topics.planned) from error.__cause__
-        return BucketStaged(
-            self._job,
-            extents,
-            tuple(topics.found.values()),
-            tuple(topics.planned.values()),
-            of_task._replace(sums=producer.sums),
+        topics = TopicsOfJob.begin(
+            BucketCatalog(lambda: ledger), replace(options, path=url), is_micro_batch=is_micro_batch
         )
+        return cls(ledger.cluster_id, ledger.begin_job(), topics, is_overwrite=overwrite)
 
-    @property
-    def _planned(self) -> Topic | None:
-        of_job = self._topic
-        return of_job.topic if of_job is not None and of_job.is_planned else None
-
-    def _finder(self, place: Objects) -> Callable[[str], Topic | None]:
-        """Return what finds topics for a task; one whose job knows its topic does not read the ledger."""
-        of_job, options, cluster_id = self._topic, self.options, self._cluster_id
-
-        @functools.cache
-        def topics() -> BucketTopics:
-            cache, known = known_at(options.path, options.store, cluster_id)
-            return BucketTopics(SharedLedger(options.path, place, cluster_id, cache, known))
-
-        def find(name: str) -> Topic | None:
-            if of_job is not None and name == of_job.topic.name:
-                return of_job.topic
-            return topic_to_write(topics().find, name, options)
-
-        return find
-
-    def _producer(self, objects: Objects, topics: TopicsOfTask) -> TaskProducer[StagedExtents]:
+    def begin_task(self) -> tuple[TopicsOfTask, TaskProducer[StagedExtents]]:
+        """Begin a task with objects of its own."""
         # Planning processes, which import this module too, need no producer.
         from spark_kbatch.producer.task_producer import TaskProducer  # noqa: PLC0415
 
-        data = DataObjects(objects, self._job, random.Random())
-        return TaskProducer(TaskTransport(data), data, topics.find, self.options, now_ms)
+        place = objects_at(self.options.path, self.options.store)
 
-    def abort(self, staged: Sequence[BucketStaged]) -> None:
+        @functools.cache
+        def ledger() -> SharedLedger:
+            cache, known = known_at(self.options.path, self.options.store, self._cluster_id)
+            return SharedLedger(self.options.path, place, self._cluster_id, cache, known)
+
+        topics = TopicsOfTask(self.topics, _CatalogOfTask(ledger))
+        objects = Folder(place, f"{self._cluster_id}/")
+        data = DataObjects(objects, self.id, random.Random())
+        return topics, TaskProducer(TaskTransport(data), data, topics.find, self.options, now_ms)
+
+    def abort(self, staged: Sequence[StagedRows]) -> None:
         """Leave all as it is: a commit whose outcome is unknown may still land."""
         if count := sum(len(one.extents) for one in staged):
             logger.info("a job failed; what it staged for %d partitions stays unseen", count)
 
-    def commit(self, staged: Sequence[BucketStaged], attempt: Attempt | None = None) -> None:
+    def commit(self, staged: Sequence[StagedRows], attempt: Attempt | None = None) -> None:
         """Publish what all tasks staged as one entry of the ledger."""
         began_s = monotonic_s()
         with closing(self._ledger()) as ledger:
@@ -218,10 +124,10 @@ class BucketJob(WholeJob):
                 before = attempt and state.queries.get(attempt.id)
                 if attempt and attempt.is_repetition(state.last_kept):
                     return
-            ids = self._created(ledger, staged)
-            replaced = ""
-            if self._is_overwrite and self._topic is not None:
-                replaced = ids.get(self._topic.topic.topic_id, self._topic.topic.topic_id)
+            ids = self.topics.create(BucketCatalog(lambda: ledger), staged)
+            replaced, named = "", self.topics.named
+            if self._is_overwrite and named is not None:
+                replaced = ids.get(named.topic_id, named.topic_id)
             stretches: Stretches = _stretches(staged, ids)
             if stretches:
                 # Spark has another job object for the commit of a micro-batch than for its tasks.
@@ -229,7 +135,11 @@ class BucketJob(WholeJob):
                 stretches = in_entry(ledger.objects, job, stretches, ledger.rng)
             if not stretches and not replaced and attempt is None:
                 return
-            names = {ids.get(t.topic_id, t.topic_id): t.name for one in staged for t in one.topics}
+            names = {
+                ids.get(topic_id, topic_id): name
+                for one in staged
+                for topic_id, name in one.names.items()
+            }
 
             def propose(state: LedgerState) -> Content | None:
                 last = attempt and state.queries.get(attempt.id)
@@ -248,7 +158,7 @@ class BucketJob(WholeJob):
 
             entry = ledger.commit(propose, by=_author(staged), max_age_ms=_COMMIT_AGE_MAX_MS)
             if entry is not None:
-                summary = summary_of(entry, names, (one.extents for one in staged))
+                summary = summary_of(entry, names, (one.extents for one in staged if one.extents))
                 logger.info("%s, in %.3f s", summary, monotonic_s() - began_s)
         if entry is not None and stretches and self.options.maintain_ms:
             # Few jobs ask for it.
@@ -259,33 +169,23 @@ class BucketJob(WholeJob):
 
     def _ledger(self) -> SharedLedger:
         """Open the ledger to commit, after a look whether the cluster is still there."""
-        options, cluster_id = self.options, self._cluster_id
-        place = objects_at(options.path, options.store)
-        cache, known = known_at(options.path, options.store, cluster_id)
+        place = objects_at(self.options.path, self.options.store)
+        cache, known = known_at(self.options.path, self.options.store, self._cluster_id)
         # Spark begins another job in the process of a commit, which has looked a moment ago.
         is_followed = known is not None and 0 <= now_ms() - known.followed_ms < _COMMIT_AGE_MAX_MS
         if not is_followed:
-            ensure_cluster(place, cluster_id)
-        return SharedLedger(options.path, place, cluster_id, cache, known, is_followed=is_followed)
-
-    def _created(self, ledger: SharedLedger, staged: Sequence[BucketStaged]) -> dict[str, str]:
-        """Create the planned topics that do not exist yet, as `ids_of_created` does."""
-        wanted = [] if self._planned is None else [self._planned]
-        wanted += (topic for one in staged for topic in one.planned)
-        return ids_of_created(wanted, BucketTopics(ledger).create)
+            ensure_cluster(place, self._cluster_id)
+        return SharedLedger(
+            self.options.path, place, self._cluster_id, cache, known, is_followed=is_followed
+        )
 
 
-def plan_topic(name: str, options: WriteOptions) -> Topic:
-    """Return the topic that a write creates, with its options, when it commits; raises as `planned`.
+class _CatalogOfTask(BucketCatalog):
+    """The topics for a task, which reads the ledger only for those that its job does not know."""
 
-    Raises:
-        UnknownTopicOrPartitionError: the options do not let it be created.
-    """
-    options.ensure_may_create(name)
-    config = options.topic_config
-    keys = map(topic_key, config)
-    partitions = options.num_partitions or 1
-    return planned(name, partitions, options.replication_factor, TopicConfig(**config), keys)
+    def found_again(self, topic: Topic) -> Topic:
+        """Return the topic as it was at the job's begin: the commit sees whether it is still there."""
+        return topic
 
 
 def _ensure_supported(options: WriteOptions) -> None:
@@ -309,11 +209,11 @@ def _ensure_supported(options: WriteOptions) -> None:
             )
 
 
-def _stretches(staged: Sequence[BucketStaged], ids: Mapping[str, str]) -> dict[str, list[Stretch]]:
+def _stretches(staged: Sequence[StagedRows], ids: Mapping[str, str]) -> dict[str, list[Stretch]]:
     """Return what the tasks staged, in their order, by topic id; all from offset 0."""
     found: dict[PartitionOfTopic, list[DataExtent]] = {}
     for one in staged:
-        for (topic_id, partition), extents in one.extents.items():
+        for (topic_id, partition), extents in dict(one.extents).items():
             found.setdefault((ids.get(topic_id, topic_id), partition), []).extend(extents)
     return stretches_of(found)
 
@@ -342,7 +242,7 @@ def _ends(state: LedgerState, topic_id: str) -> dict[str, dict[int, int]]:
     return {topic_id: {number: head.next_offset for number, head in enumerate(heads)}}
 
 
-def _author(staged: Sequence[BucketStaged]) -> str:
+def _author(staged: Sequence[StagedRows]) -> str:
     first = next(iter(staged), None)
     if first is None:
         return JOB

@@ -46,9 +46,9 @@ from spark_kbatch.bucket.reading import partitions_of, topic_id_of
 from spark_kbatch.bucket.remains import LedgerRemains
 from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState
 from spark_kbatch.errors import CorruptLedgerError
-from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import LONG_MAX, NO_PARTITION, TopicPartition
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
+from spark_kbatch.store.reports import RepairReport
 
 _LEFT = "it is left as it is"
 

@@ -14,8 +14,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.agreements import AgreedOffsets, agree
@@ -37,12 +36,7 @@ from spark_kbatch.bucket.reading import (
     topic_id_of,
 )
 from spark_kbatch.bucket.shared_ledger import SharedLedger
-from spark_kbatch.bucket.topics import (
-    WRITER_TOPIC_AGE_MAX_MS,
-    BucketCatalog,
-    BucketTopics,
-    planned,
-)
+from spark_kbatch.bucket.topics import BucketCatalog
 from spark_kbatch.bucket.urls import checked, known_at, nothing_at, objects_at
 from spark_kbatch.clock import now_ms, sleep_ms
 from spark_kbatch.consumer import planning
@@ -50,10 +44,8 @@ from spark_kbatch.consumer.same_topic import OwnSource
 from spark_kbatch.errors import (
     ConfigError,
     CorruptLedgerError,
-    ObjectStoreError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import (
     LONG_MAX,
     LogOffsets,
@@ -64,9 +56,10 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.options.read import ReadOptions
-from spark_kbatch.options.topic import Topic, TopicConfig, parse_topic_options
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
+from spark_kbatch.store.reports import RepairReport
 from spark_kbatch.store.source import FoundTopic
 
 if TYPE_CHECKING:
@@ -83,7 +76,7 @@ _REQUEST_BYTES = 8 << 20
 class BucketStore(OwnSource):
     """A cluster in a bucket; a `store.Store`, and its own source. Thread-safe."""
 
-    groups = None
+    groups = disks = server = None
     is_remote = False
     why_not = "it is in a bucket, which has no consumer groups, disks or server yet"
 
@@ -122,16 +115,16 @@ class BucketStore(OwnSource):
         self._use(SharedLedger(self.address, place, found.cluster_id, cache, known))
 
     @property
-    def catalog(self) -> BucketCatalog:
-        """The topics, to change."""
-        return BucketCatalog(self._ledger, self._topics)
-
-    @property
     def commits(self) -> BucketCommits:
         """The commits of Spark jobs, from its ledger."""
         from spark_kbatch.bucket.commits import BucketCommits  # noqa: PLC0415  few processes list them
 
         return BucketCommits(self._ledger)
+
+    @property
+    def upkeep(self) -> Self:
+        """The store itself."""
+        return self
 
     @property
     def ledger(self) -> SharedLedger:
@@ -155,44 +148,19 @@ class BucketStore(OwnSource):
 
     def _use(self, ledger: SharedLedger) -> None:
         self._ledger = ledger
-        self._topics, self._reads = BucketTopics(ledger), BucketReads(ledger)
+        self.catalog, self._reads = BucketCatalog(lambda: ledger), BucketReads(ledger)
         self._agreed: tuple[str, AgreedOffsets] = "", {}  # of the last action that asked
-
-    def create_moved_topic(
-        self,
-        name: str,
-        topic_id: str,
-        first_offsets: Sequence[int],
-        config: Mapping[str, str],
-    ) -> Topic:
-        """Create a topic that goes on with what it has elsewhere, unless there is one; return what there is then.
-
-        Args:
-            name: of the topic.
-            topic_id: that it has; empty for a new one.
-            first_offsets: where each partition begins.
-            config: its settings, by Kafka's keys.
-
-        Raises:
-            ConfigError: what a bucket does not have.
-            RefusedEntryError: another topic has the id.
-        """
-        settings = TopicConfig(**parse_topic_options(config))
-        topic = planned(name, len(first_offsets), None, settings, config)
-        if topic_id:
-            topic = replace(topic, topic_id=topic_id)
-        return self._topics.create(topic, first_offsets)
 
     # The source.
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted; none is internal."""
         del internal
-        return self._topics.names()
+        return self.catalog.names()
 
     def topic(self, name: str) -> Topic:
         """Return a topic; raises UnknownTopicOrPartitionError, which says what there is."""
-        return self._topics.topic(name)
+        return self.catalog.topic(name)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic, in order."""
@@ -206,7 +174,7 @@ class BucketStore(OwnSource):
                 topic.topic_id,
                 [TopicPartition(topic.name, number) for number in range(topic.partitions)],
             )
-            for topic in self._topics.existing(names)
+            for topic in self.catalog.existing(names)
         }
 
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BucketView]:
@@ -224,7 +192,7 @@ class BucketStore(OwnSource):
             view.load()  # for the whole topic
         return [PartitionInfo(tp, view.offsets, view.size_in_bytes) for tp, view in views.items()]
 
-    def verify(self, partitions: Iterable[TopicPartition] | None) -> Iterator[RepairReport]:
+    def verify(self, partitions: Sequence[TopicPartition] | None) -> Iterator[RepairReport]:
         """Check the ledger and partitions, by default all; yields as `BucketRepair.verify`.
 
         Raises:
@@ -236,7 +204,7 @@ class BucketStore(OwnSource):
         return mending.verify(None if partitions is None else [*map(mending.known, partitions)])
 
     def repair(
-        self, partitions: Iterable[TopicPartition] | None, *, dry_run: bool
+        self, partitions: Sequence[TopicPartition] | None, *, dry_run: bool
     ) -> Iterator[RepairReport]:
         """Repair the ledger, which is logged, and then partitions, by default all; yield a report of each.
 
@@ -328,7 +296,7 @@ class BucketStore(OwnSource):
         return Producer(
             chosen,
             transport,
-            self._finder(create=chosen.auto_create_topics_enable),
+            self.catalog.finder(create=chosen.auto_create_topics_enable),
             now_ms,
             # Without a counter, which all would have to write: of so many, no two are the same.
             new_producer_id=lambda: self._ledger.rng.randrange(LONG_MAX),
@@ -345,29 +313,6 @@ class BucketStore(OwnSource):
             merge_within(self.address, self._options, budget_ms, topic_ids)
 
         return maintain if budget_ms else None
-
-    def _finder(self, *, create: bool) -> Callable[[str], Topic]:
-        known: dict[str, Topic] = {}  # which are not created again once they are deleted
-
-        def find(name: str) -> Topic:
-            try:
-                topic = self._topics.topic(name, max_age_ms=WRITER_TOPIC_AGE_MAX_MS)
-            except UnknownTopicOrPartitionError:
-                if not create or name in known:
-                    raise
-                topic = self._topics.create(planned(name, 1, None, TopicConfig(), ()))
-            except ObjectStoreError as error:
-                if name not in known:
-                    raise
-                # The transport will find out whether records can be written.
-                logger.warning(
-                    "cannot look up topic %r, assuming that it is unchanged: %s", name, error
-                )
-                topic = known[name]
-            known[name] = topic
-            return topic
-
-        return find
 
     def begin_job(
         self, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False

@@ -41,7 +41,6 @@ from spark_kbatch.errors import (
     OutcomeUnknownError,
     RefusedEntryError,
 )
-from spark_kbatch.log.validator import ensure_follow
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import ensure_record_fits
 from spark_kbatch.producer.nodes import OneNode
@@ -49,6 +48,7 @@ from spark_kbatch.record.header import (
     NO_PRODUCER_ID,
     SEQUENCE_MAX,
     BatchHeader,
+    ensure_follow,
     increment_sequence,
     unpack,
 )

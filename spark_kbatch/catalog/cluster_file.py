@@ -23,12 +23,11 @@ from spark_kbatch.catalog.paths import (
 from spark_kbatch.errors import ConfigError, InvalidReplicationFactorError, KafkaStorageError
 from spark_kbatch.log.checkpoints import (
     META_PROPERTIES,
-    random_id,
     read_meta_properties,
     write_meta_properties,
 )
 from spark_kbatch.log.foreign.log_dir import ForeignLogDir
-from spark_kbatch.model import LONG_MAX, TopicPartition, partition_of
+from spark_kbatch.model import LONG_MAX, TopicPartition, partition_of, random_id
 from spark_kbatch.options.topic import INTERNAL_PREFIX
 from spark_kbatch.stored_json import StoredObject
 

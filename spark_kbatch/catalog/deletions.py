@@ -60,8 +60,9 @@ from spark_kbatch.clock import sleep_ms
 from spark_kbatch.errors import InvalidTopicError, KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_partition_metadata
-from spark_kbatch.model import LONG_MAX, DeletedTopic, Waiting, partition_of
+from spark_kbatch.model import LONG_MAX, partition_of
 from spark_kbatch.options.topic import Topic, ensure_valid_topic
+from spark_kbatch.store.reports import DeletedTopic, Waiting
 from spark_kbatch.stored_json import StoredObject, as_bytes
 
 logger = logging.getLogger(__name__)

@@ -31,7 +31,6 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import GroupOffset, LogOffsets, PartitionInfo, TopicPartition
-from spark_kbatch.opening.listing import damaged_topics, skipping_deleted
 from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
     REPLICATION_FACTOR_MAX,
@@ -40,11 +39,12 @@ from spark_kbatch.options.topic import (
     TopicConfig,
     topic_key,
 )
+from spark_kbatch.store.listing import damaged_topics, skipping_deleted
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
     from spark_kbatch import RemoteTopic
-    from spark_kbatch.replica.view import ReplicaInfo
+    from spark_kbatch.store.reports import ReplicaInfo
 
 logger = logging.getLogger(__name__)
 

@@ -31,19 +31,18 @@ from spark_kbatch.cli.paths import (
 )
 from spark_kbatch.cli.progress import progress_bar, unshown
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
-from spark_kbatch.model import NO_PARTITION, TopicPartition, Waiting
+from spark_kbatch.model import NO_PARTITION, TopicPartition
 from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.opening.writes import given_up_by_restore
 from spark_kbatch.options.object_store import parse_store_options
 from spark_kbatch.options.paths import bucket_scheme
 from spark_kbatch.options.write import STAGING_RETENTION_MS
+from spark_kbatch.store.reports import Waiting
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.mending import BucketRepair
-    from spark_kbatch.log.repair import RepairReport
-    from spark_kbatch.opening.upkeep import Garbage
-    from spark_kbatch.replica.given_up import GivenUp
+    from spark_kbatch.store.reports import Garbage, GivenUp, RepairReport
 
 
 @click.command(epilog=examples("kbatch gc my-cluster --dry-run"))

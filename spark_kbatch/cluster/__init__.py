@@ -9,9 +9,9 @@ groups           consumer groups: members, committed offsets and lag
 offsets_store    `__consumer_offsets`: loading, appending, rewriting; reading it without a server
 group_records    the formats of its keys and values
 ownership        one server per PATH, and its address in server.json
-metrics          the state of topics, logs and disks, by the names of a broker's metrics
+disks            its log dirs: replicas, garbage, a broker's metrics
+upkeep           check and repair of all of it
 foreign_store    logs that a real broker wrote
 transports       where a producer's batches go: the logs, or staging
-os_errors        OSErrors, translated for callers of the Python API
 export           a topic, copied into a stopped broker's log dir
 """

@@ -37,7 +37,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from spark_kbatch.catalog.metadata import Metadata
 from spark_kbatch.errors import ConfigError, CorruptRecordError
@@ -57,7 +56,7 @@ from spark_kbatch.log.checkpoints import (
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import SegmentIndexer, segment_at
 from spark_kbatch.log.state import STATE_FILE, LogState
-from spark_kbatch.model import ReadRange, TopicPartition
+from spark_kbatch.model import ReadRange
 from spark_kbatch.record.header import (
     ATTRIBUTES_POSITION,
     MAGIC,
@@ -73,20 +72,11 @@ from spark_kbatch.record.header import (
 from spark_kbatch.record.legacy import first_offset
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.view import Replicas
+from spark_kbatch.store.reports import ExportedPartition
 
 LEADER_EPOCH = 0
 _READ_BYTES = 8 * 1024 * 1024
 _TOPIC_LENGTH_MAX = 200  # in names that also hold a topic id; a file's name has at most 255 bytes
-
-
-class ExportedPartition(NamedTuple):
-    """A partition exported into a broker's log dir: its offsets, segments and size."""
-
-    topic_partition: TopicPartition
-    log_start_offset: int
-    log_end_offset: int
-    segments_count: int
-    size_in_bytes: int
 
 
 def export_topic(

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from spark_kbatch.consumer.same_topic import Closed, OwnSource
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
@@ -31,7 +31,7 @@ from spark_kbatch.options.write import WriteOptions, parse_foreign_end
 from spark_kbatch.record.header import LogRead
 
 if TYPE_CHECKING:
-    from spark_kbatch.log.repair import RepairReport
+    from spark_kbatch.store.reports import RepairReport
 
 _NEAREST = 5
 # By name, not by the underscores: a user's topic may start with them too. One of them is our own.
@@ -47,8 +47,7 @@ class ForeignStore(OwnSource):
     A `store.Store`, and its own source.
     """
 
-    catalog = None
-    groups = commits = None
+    catalog = groups = commits = disks = server = None
     is_remote = False
     why_not = (
         "it is a Kafka broker's log directory, which kbatch only reads; write to a cluster of your own, and "
@@ -76,6 +75,11 @@ class ForeignStore(OwnSource):
     def address(self) -> str:
         """The absolute path that was opened."""
         return str(self.path)
+
+    @property
+    def upkeep(self) -> Self:
+        """The store itself."""
+        return self
 
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> NoReturn:
         """Raise ConfigError: a broker's logs are only read."""
@@ -159,7 +163,7 @@ class ForeignStore(OwnSource):
         """Return batches of a partition's log from an offset on, as `Fetcher.fetch` does."""
         return self._log_dir.read(topic_partition, asked, end=self._end)
 
-    def verify(self, partitions: Iterable[TopicPartition] | None) -> Iterator[RepairReport]:
+    def verify(self, partitions: Sequence[TopicPartition] | None) -> Iterator[RepairReport]:
         """Check the files of partitions, by default all, and yield a report of each."""
         if partitions is None:
             names = self.topic_names(internal=True)
@@ -168,6 +172,10 @@ class ForeignStore(OwnSource):
             missing = self.views([topic_partition])[topic_partition].missing
             report = self._log_dir.check(topic_partition)
             yield report._replace(damaged=(*report.damaged, *map(str, missing)))
+
+    def repair(self, partitions: Sequence[TopicPartition] | None, *, dry_run: bool) -> NoReturn:
+        """Raise ConfigError: a broker's logs are only read."""
+        raise ConfigError(f"nothing can be repaired in {self.path}: {self.why_not}")
 
     def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str

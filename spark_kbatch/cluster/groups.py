@@ -17,8 +17,9 @@ from spark_kbatch.errors import (
     ServerRunningError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import ConsumerGroup, GroupMember, GroupOffset, TopicPartition
+from spark_kbatch.model import ConsumerGroup, GroupMember, TopicPartition
 from spark_kbatch.options.remote import parse_client_options
+from spark_kbatch.store.groups import CommittedByGroup, offsets_and_lag
 from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Groups
 from spark_kbatch.wire import assignment
@@ -81,10 +82,17 @@ def _groups_of(parts: FolderParts, source: Source) -> list[ConsumerGroup]:
             one.protocol,
             one.generation,
             members[one.group_id],
-            _offsets(one, members[one.group_id], ends),
+            offsets_and_lag(_committed(one), members[one.group_id], ends),
         )
         for one in stored
     ]
+
+
+def _committed(group: StoredGroup) -> dict[TopicPartition, CommittedByGroup]:
+    return {
+        tp: CommittedByGroup(one.offset, one.metadata, one.commit_timestamp)
+        for tp, one in group.offsets.items()
+    }
 
 
 def _members(group: StoredGroup) -> tuple[GroupMember, ...]:
@@ -112,22 +120,4 @@ def _ends(source: Source, topic_partitions: Sequence[TopicPartition]) -> dict[To
     found: dict[TopicPartition, int] = {}
     for one in topic_partitions:
         found |= _ends(source, [one])
-    return found
-
-
-def _offsets(
-    group: StoredGroup, members: Sequence[GroupMember], ends: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, GroupOffset]:
-    assigned = {tp for one in members for tp in one.partitions}
-    found = {}
-    for tp in sorted({*group.offsets, *assigned}):
-        committed, end = group.offsets.get(tp), ends.get(tp)
-        if committed is None:
-            found[tp] = GroupOffset(None, end, None, "", -1)
-        else:
-            # An offset above the end is of records that were overwritten.
-            lag = None if end is None else max(0, end - committed.offset)
-            found[tp] = GroupOffset(
-                committed.offset, end, lag, committed.metadata, committed.commit_timestamp
-            )
     return found

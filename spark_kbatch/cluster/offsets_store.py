@@ -259,7 +259,7 @@ class OffsetsStore:
             answered.update(results)
             done.set()
 
-        self._parts.append_records(
+        self._parts.manager.append_records(
             timeout_ms=self._timeout_ms,
             required_acks=ACKS_ALL,
             internal_topics_allowed=True,
@@ -267,6 +267,7 @@ class OffsetsStore:
             entries_per_partition={CONSUMER_OFFSETS: batch},
             on_complete=on_complete,
             flush=self._flush,
+            commits=self._parts.coordinator(flush=self._flush),
         )
         if not done.wait(self._timeout_ms / 1000):
             raise RequestTimedOutError(

@@ -18,7 +18,6 @@ import contextlib
 import logging
 import os
 import time
-from typing import NamedTuple
 
 from spark_kbatch.catalog.metadata import Metadata
 from spark_kbatch.clock import monotonic_s
@@ -26,31 +25,13 @@ from spark_kbatch.errors import KafkaStorageError, ServerRunningError
 from spark_kbatch.files import Files, LockFile
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.server import PORT_MAX
+from spark_kbatch.store.reports import ServerAddress
 from spark_kbatch.stored_json import as_bytes, parse
 
 logger = logging.getLogger(__name__)
 
 # Looking for a running server holds the lock for a moment.
 _PATIENCE_S, _PAUSE_S = 0.5, 0.02
-
-
-class ServerAddress(NamedTuple):
-    """The address and process of the server that serves a cluster's folder."""
-
-    host: str
-    port: int
-    process_id: int
-    started_ms: int
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """The server's address as HOST:PORT, for a client's `bootstrap.servers`."""
-        return shown_address(self.host, self.port)
-
-
-def shown_address(host: str, port: int) -> str:
-    """Return HOST:PORT, with an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def running_server(metadata: Metadata) -> ServerAddress | None:
@@ -86,7 +67,9 @@ class Ownership:
 
         Raises:
             ServerRunningError: another server has it, of this process or another; says where it listens.
+            ConfigError: the cluster is gone.
         """
+        metadata.cluster_file.ensure_exists()
         self._files: Files = metadata.files
         self._path, self._cluster_file = metadata.paths.server_file, metadata.paths.cluster_file
         deadline = monotonic_s() + _PATIENCE_S

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +25,13 @@ from spark_kbatch.errors import (
     LockTimeoutError,
     NotLeaderOrFollowerError,
 )
-from spark_kbatch.files import Buffer, Files
-from spark_kbatch.model import AppendOrigin, OnAppended, TopicPartition
+from spark_kbatch.files import Files
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath, absolute_path
-from spark_kbatch.options.topic import (
-    Topic,
-    TopicConfig,
-    ensure_not_internal,
-    parse_topic_options,
-)
 from spark_kbatch.options.write import parse_folders
-from spark_kbatch.replica import administration
-from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchParams, OnFetched, Room
-from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.replica.view import Replicas
+from spark_kbatch.store.reports import GivenUp, ServerAddress
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +57,7 @@ class FolderParts:
         Other arguments and errors are those of `Cluster`.
 
         Args:
-            implied: whether no one asked for the creation, as for `make_topic`.
+            implied: whether no one asked for the creation: it is told as a warning.
         """
         files = files or Files()
         folders = _folders(log_dirs)
@@ -76,7 +66,6 @@ class FolderParts:
         clock = FolderClock(files, self.metadata.paths.locks_dir)
         self.manager = ReplicaManager(files, self.metadata, clock.now_ms)
         self.snapshots = Snapshots(self.manager, self._elect, self._finish_deletions)
-        self.prompt_snapshots = Snapshots(self.manager, self._elect_soon, self._finish_deletions)
         self._committers: dict[bool, Coordinator] = {}  # by whether they flush
         if arguments.boolean("create", create) and not self.metadata.cluster_file.exists():
             # Only few processes create one.
@@ -95,7 +84,7 @@ class FolderParts:
 
     def close(self) -> None:
         """Make every later call raise ClosedError, including those of reads in progress."""
-        for part in ("metadata", "manager", "snapshots", "prompt_snapshots"):
+        for part in ("metadata", "manager", "snapshots"):
             setattr(self, part, Closed(self.path))
 
     def _ensure_newest(self, without_nodes: Collection[int]) -> None:
@@ -125,134 +114,6 @@ class FolderParts:
                 "leave the option out, or write to a new cluster"
             )
 
-    # Topics.
-
-    def topic_to_write(self, name: str) -> Topic:
-        """Return the topic of this name for writing; refuse an internal one.
-
-        Raises:
-            ConfigError: it is internal.
-            UnknownTopicOrPartitionError: no such topic.
-        """
-        ensure_not_internal(name)
-        return self.metadata.topics.topic(name)
-
-    def make_topic(
-        self,
-        name: str,
-        config: TopicConfig,
-        *,
-        given: Iterable[str] = (),
-        partitions: int,
-        replication_factor: int,
-        exist_ok: bool = True,
-        deadline: float | None = None,
-        implied: bool = False,
-    ) -> Topic:
-        """Create a topic (`administration.create_topic`); warn if its replicas lie on one disk.
-
-        Args:
-            implied: whether no one asked for it: it is created because it is written to, and told as a warning.
-        """
-        topic = administration.create_topic(
-            self.manager, name, partitions=partitions, config=config, given=given,
-            replication_factor=replication_factor, exist_ok=exist_ok, deadline=deadline,
-            level=logging.WARNING if implied else logging.INFO,
-        )  # fmt: skip
-        self._warn_of_one_disk(name, replication_factor)
-        return topic
-
-    def make_planned_topic(self, topic: Topic) -> Topic:
-        """Create a topic that a write implies (`administration.create_planned_topic`), as `make_topic`."""
-        made = administration.create_planned_topic(self.manager, topic, level=logging.WARNING)
-        self._warn_of_one_disk(topic.name, topic.replication_factor)
-        return made
-
-    def make_moved_topic(
-        self,
-        name: str,
-        topic_id: str,
-        first_offsets: Sequence[int],
-        config: Mapping[str, str],
-    ) -> Topic:
-        """Create a topic with one replica that goes on with what it has elsewhere; as `make_planned_topic`.
-
-        Args:
-            topic_id: that it has; empty for a new one.
-            first_offsets: where each partition begins.
-            config: its settings, by Kafka's keys.
-        """
-        settings = TopicConfig(**parse_topic_options(config))
-        topic = administration.plan_topic(
-            self.manager, name, partitions=len(first_offsets), config=settings, given=config
-        )
-        if topic_id:
-            topic = replace(topic, topic_id=topic_id)
-        return administration.create_planned_topic(
-            self.manager, topic, level=logging.WARNING, first_offsets=first_offsets
-        )
-
-    def _warn_of_one_disk(self, name: str, replication_factor: int) -> None:
-        in_path = [
-            one for one in self.metadata.cluster_file.log_dirs() if one.path.parent == self.path
-        ]
-        if replication_factor > 1 and len(in_path) > 1:
-            logger.warning(
-                "the %d copies of each record of topic %r lie in folders of %s, on one disk: they "
-                "survive the loss of a folder, not of the disk; for that make a cluster with log_dirs, "
-                "on disks of their own",
-                replication_factor,
-                name,
-                self.path,
-            )
-
-    # Records.
-
-    def fetch_messages(
-        self,
-        params: FetchParams,
-        fetch_infos: Mapping[TopicPartition, FetchInfo],
-        on_complete: OnFetched,
-        *,
-        room: Room | None = None,
-        replicas: Replicas | None = None,
-    ) -> None:
-        """Read from several partitions for one Fetch request, as `ReplicaManager.fetch_messages` does."""
-        self.manager.fetch_messages(
-            params, fetch_infos, on_complete,
-            replicas=replicas or self.snapshots.replicas, room=room,
-        )  # fmt: skip
-
-    def append_records(
-        self,
-        *,
-        timeout_ms: int,
-        required_acks: int,
-        entries_per_partition: Mapping[TopicPartition, Buffer],
-        on_complete: OnAppended,
-        flush: bool,
-        internal_topics_allowed: bool = False,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        lock_timeout_ms: int | None = None,
-        topic_ids: Mapping[TopicPartition, str] | None = None,
-    ) -> None:
-        """Append batches to partitions, first finishing a commit that a dead process left unfinished.
-
-        Arguments are those of `ReplicaManager.append_records`.
-        """
-        self.manager.append_records(
-            timeout_ms=timeout_ms,
-            required_acks=required_acks,
-            internal_topics_allowed=internal_topics_allowed,
-            origin=origin,
-            entries_per_partition=entries_per_partition,
-            on_complete=on_complete,
-            flush=flush,
-            commits=self.coordinator(flush=flush),
-            lock_timeout_ms=lock_timeout_ms,
-            topic_ids=topic_ids,
-        )
-
     def coordinator(self, *, flush: bool) -> Coordinator:
         """Return the commit coordinator, which finishes commits that dead processes left unfinished."""
         known = self._committers.get(flush)
@@ -260,6 +121,12 @@ class FolderParts:
             known = Coordinator(self.manager, self.manager.now_ms, adopt_min_bytes=0, flush=flush)
             self._committers[flush] = known
         return known
+
+    def running_server(self) -> ServerAddress | None:
+        """Return the address at which some process serves this cluster now; None if no one does."""
+        from spark_kbatch.cluster import ownership  # noqa: PLC0415  loads options of servers
+
+        return ownership.running_server(self.metadata)
 
     def new_producer_id(self, *, deadline: float | None = None) -> int:
         """Return a producer id that no other producer of this cluster has had, in any process.
@@ -295,7 +162,7 @@ class FolderParts:
             except (OSError, KBatchError) as error:
                 logger.debug("a deletion in %s is left to others: %s", topic_partition, error)
 
-    def _elect_soon(self, topic_partitions: Collection[TopicPartition]) -> None:
+    def elect_soon(self, topic_partitions: Collection[TopicPartition]) -> None:
         """Elect new leaders as `_elect` does, unless a partition's lock is held for longer than a moment.
 
         Raises:

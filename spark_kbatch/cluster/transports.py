@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.staging import ReplicatedStaging
 from spark_kbatch.errors import RecordTooLargeError
 from spark_kbatch.files import Buffer
@@ -29,17 +30,15 @@ class LocalLog:
     It takes runs.
     """
 
-    def __init__(
-        self, append_records: Callable[..., None], *, flush: bool, level: int | None = None
-    ) -> None:
+    def __init__(self, parts: FolderParts, *, flush: bool, level: int | None = None) -> None:
         """Set up to append batches to the logs of one cluster.
 
         Args:
-            append_records: `FolderParts.append_records`.
+            parts: of the cluster.
             flush: whether appends are flushed to disk.
             level: the codec's, for topics of an older format.
         """
-        self._append_records, self._flush, self._level = append_records, flush, level
+        self._parts, self._flush, self._level = parts, flush, level
 
     def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
         """Append every batch of a produce request; each partition gets an answer of its own.
@@ -53,7 +52,7 @@ class LocalLog:
                 topic, is_v2 = batch.topic, batch.topic.message_magic == MAGIC
             data = batch.data if is_v2 else _in_format(batch, self._level).data
             entries.setdefault(batch.topic_partition, []).append(data)
-        self._append_records(
+        self._parts.manager.append_records(
             timeout_ms=request.timeout_ms,
             required_acks=request.acks,
             entries_per_partition={
@@ -63,6 +62,7 @@ class LocalLog:
             topic_ids={batch.topic_partition: batch.topic.topic_id for batch in request.batches},
             on_complete=on_answer,
             flush=self._flush,
+            commits=self._parts.coordinator(flush=self._flush),
             # Other partitions' batches wait meanwhile. With acks=0 there is no retry, so it has to wait.
             lock_timeout_ms=_LOCK_TIMEOUT_MS if request.acks else None,
         )

@@ -37,7 +37,7 @@ from spark_kbatch.commit.snapshot import transactions
 from spark_kbatch.commit.state_records import PREPARE_COMMIT
 from spark_kbatch.errors import KafkaStorageError, KBatchError, LogDirLockedError
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.repair import UNKNOWN_OFFSET, LogRepair, RepairReport, is_lost
+from spark_kbatch.log.repair import LogRepair, is_lost
 from spark_kbatch.log.state import LogState, has_more, read_state
 from spark_kbatch.log.truncation import state_before
 from spark_kbatch.model import ReadRange, TopicPartition
@@ -46,6 +46,7 @@ from spark_kbatch.replica.lost_topics import LostTopic
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import PartitionView, Replica
+from spark_kbatch.store.reports import UNKNOWN_OFFSET, RepairReport
 
 logger = logging.getLogger(__name__)
 

@@ -59,12 +59,12 @@ from spark_kbatch.options.topic import NO_LIMIT, Topic
 from spark_kbatch.options.write import COMMITS_RETENTION_BYTES, STAGING_RETENTION_MS
 from spark_kbatch.record import scalar
 from spark_kbatch.replica import administration
-from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import Replica
 from spark_kbatch.store.commits import NOTHING_VISIBLE, UNKNOWN_AUTHOR, Author, Commit
 from spark_kbatch.store.repetitions import Attempt, Evidence
+from spark_kbatch.store.reports import GivenUp
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ start, earlier again.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE, read_records
 from spark_kbatch.commit.state_records import (
@@ -42,6 +42,8 @@ from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import NOTHING_NEWER, Replica
 
+Elect: TypeAlias = Callable[[Collection[TopicPartition]], None]
+
 
 class Transaction(NamedTuple):
     """One record of __transaction_state."""
@@ -57,7 +59,7 @@ class Snapshots:
     def __init__(
         self,
         manager: ReplicaManager,
-        elect: Callable[[Collection[TopicPartition]], None],
+        elect: Elect,
         finish_deletions: Callable[[Collection[TopicPartition]], None],
     ) -> None:
         """Take snapshots of one cluster.
@@ -72,13 +74,18 @@ class Snapshots:
         self._finish_deletions = finish_deletions
 
     def replicas(
-        self, topic_partitions: Iterable[TopicPartition], avoid: Container[int] = ()
+        self,
+        topic_partitions: Iterable[TopicPartition],
+        avoid: Container[int] = (),
+        elect: Elect | None = None,
     ) -> dict[TopicPartition, Replica]:
         """Return each partition's replica to read, with all log states as of one moment.
 
         Args:
             topic_partitions: which.
             avoid: nodes that could not be read.
+            elect: elects other leaders here, for a caller that can ask again and does not wait; may raise
+                NotLeaderOrFollowerError.
 
         Raises:
             UnknownTopicOrPartitionError: one of them does not exist.
@@ -88,7 +95,7 @@ class Snapshots:
         while True:
             wanted = self._manager.all_of(asked)
             try:
-                found = self._replicas(wanted, avoid)
+                found = self._replicas(wanted, avoid, elect or self._elect)
             except KafkaStorageError:
                 # 1. We look up the topic. 2. It is deleted. 3. We look for its files.
                 if self._manager.all_of(asked) == wanted:
@@ -99,7 +106,10 @@ class Snapshots:
                     return found
 
     def _replicas(
-        self, wanted: Mapping[TopicPartition, Partition], avoid: Container[int]
+        self,
+        wanted: Mapping[TopicPartition, Partition],
+        avoid: Container[int],
+        elect: Elect,
     ) -> dict[TopicPartition, Replica]:
         transaction_state = self._manager.partition(TRANSACTION_STATE).view
         may_elect, failed = True, set[int]()
@@ -118,7 +128,7 @@ class Snapshots:
             if (lost or deleting) and may_elect:
                 may_elect = False
                 if lost:
-                    self._elect(lost)
+                    elect(lost)
                 if deleting:
                     self._finish_deletions(deleting)
                 continue

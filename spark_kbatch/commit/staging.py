@@ -39,8 +39,9 @@ from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.errors import KafkaStorageError, StagedFilesGoneError
 from spark_kbatch.files import AppendFile, Buffer, Files
-from spark_kbatch.model import LONG_MAX, TopicPartition, Waiting
+from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.options.topic import Topic
+from spark_kbatch.store.reports import AbandonedJob, NotRemoved, Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -363,21 +364,6 @@ def total(staged: Iterable[Copies]) -> Total:
         records_count += extent.records_count
         size_in_bytes += extent.size_in_bytes
     return Total(records_count, size_in_bytes)
-
-
-class AbandonedJob(NamedTuple):
-    """Staged files of a job that never committed."""
-
-    transaction: str
-    size_in_bytes: int
-    age_ms: int  # since the last write to it
-
-
-class NotRemoved(NamedTuple):
-    """Something in a staging directory that was not removed."""
-
-    path: Path
-    why: str
 
 
 def abandoned_jobs(

@@ -27,7 +27,6 @@ import base64
 import binascii
 import itertools
 import re
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +34,7 @@ from typing import NamedTuple, TypeVar
 
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Files
-from spark_kbatch.model import INT_MAX, LONG_MAX, TopicPartition, text_of_uuid
+from spark_kbatch.model import INT_MAX, LONG_MAX, TopicPartition
 
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
@@ -64,14 +63,6 @@ class EpochEntry(NamedTuple):
 
     epoch: int
     start_offset: int
-
-
-def random_id() -> str:
-    """Return a random UUID as Kafka writes it; never with a leading '-', which its tools take for a flag."""
-    while True:
-        text = text_of_uuid(uuid.uuid4().bytes)
-        if not text.startswith("-"):
-            return text
 
 
 # partition.metadata

@@ -28,7 +28,7 @@ import functools
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -59,7 +59,7 @@ from spark_kbatch.log.state import (
     read_state,
     write_state,
 )
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.store.reports import UNKNOWN_OFFSET, RepairReport
 
 if TYPE_CHECKING:
     from spark_kbatch.log.partition_log import PartitionLog
@@ -68,18 +68,6 @@ _INDEX_ENTRY = np.dtype([("key", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("key", ">i8"), ("offset", ">i4")])
 _NOT_OF_BATCHES = "does not match the batches"
 _COPY_BYTES = 8 * 1024 * 1024
-UNKNOWN_OFFSET = -1
-
-
-class RepairReport(NamedTuple):
-    """The damage in one log, and what was done about it, or would be."""
-
-    topic_partition: TopicPartition  # NO_PARTITION for what all logs of a bucket share, its ledger
-    log_start_offset: int  # UNKNOWN_OFFSET if nothing can be read, as is the next
-    log_end_offset: int
-    found: tuple[str, ...]  # sentences
-    damaged: tuple[str, ...]  # batches that cannot be repaired
-    offline: tuple[str, ...] = ()  # replicas that were not looked at, because their disks are away
 
 
 class LogRepair:

@@ -48,9 +48,9 @@ from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import make_files, segment_at
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import Deletion, Waiting
 from spark_kbatch.options.topic import NO_LIMIT
 from spark_kbatch.record.header import NO_TIMESTAMP
+from spark_kbatch.store.reports import Deletion, Waiting
 
 logger = logging.getLogger(__name__)
 

@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -63,6 +62,7 @@ from spark_kbatch.record.header import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     ensure_all_valid,
+    ensure_follow,
     ensure_valid,
     increment_sequence,
     size_of_first,
@@ -138,25 +138,6 @@ def _accept_run(
     if not are_as_sent:
         data = bytearray().join(batch.data for batch in batches)
     return Accepted(data, together(batch_headers), batch_headers)
-
-
-def ensure_follow(topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
-    """Check that the batches of a run are of one producer, and their sequences follow each other.
-
-    Raises:
-        InvalidRecordError: they do not.
-    """
-    for before, header in itertools.pairwise(headers):
-        expected = before.producer_id, before.producer_epoch, before.base_sequence
-        if before.producer_id > NO_PRODUCER_ID:
-            following = increment_sequence(before.base_sequence, before.records_count)
-            expected = *expected[:2], following
-        found = header.producer_id, header.producer_epoch, header.base_sequence
-        if found != expected:
-            raise InvalidRecordError(
-                f"a run of batches for {topic_partition} goes on with (producer id, epoch, sequence) "
-                f"{found}; accepted: {expected}, which follows"
-            )
 
 
 def _sound_batch_headers(

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, NoReturn, TypeAlias
 
@@ -38,16 +39,15 @@ from spark_kbatch.options.topic import (
     Topic,
     TopicConfig,
     altered,
-    ensure_has_all,
     ensure_more_partitions,
     ensure_not_internal,
     ensure_valid_topic,
-    settings_of_a_new_topic,
 )
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.record.header import MAGIC, BatchHeader, LogRead, assign, unpack
 from spark_kbatch.record.times import times
+from spark_kbatch.store.catalog import OwnCatalog
 from spark_kbatch.store.transport import Answer, SendRequest
 
 _Batch: TypeAlias = tuple[BatchHeader, bytes]
@@ -126,10 +126,10 @@ class MemoryView(NamedTuple):
         return points
 
 
-class MemoryStore(OwnSource):
+class MemoryStore(OwnSource, OwnCatalog):
     """The topics at one address in memory; a `store.Store`, and its own source and catalog."""
 
-    groups = commits = None
+    groups = commits = disks = upkeep = server = None
     is_remote = False
     cluster_id = ""
     why_not = "it is in the memory of this process, and only for tests"
@@ -166,37 +166,34 @@ class MemoryStore(OwnSource):
         """Return all topics, sorted by name; none is internal."""
         return [one.topic for _, one in sorted(self._held().items())]
 
-    def create_topic(
+    def find(self, name: str) -> Topic | None:
+        """Return a topic; None if there is none."""
+        found = self._held().get(name)
+        return None if found is None else found.topic
+
+    def plan(
         self,
         name: str,
         *,
-        partitions: int | None,
-        replication_factor: int | None,
-        config: TopicConfig | Mapping[str, object],
-        exist_ok: bool,
+        partitions: int,
+        replication_factor: int,
+        config: TopicConfig,
+        given: Iterable[str],
     ) -> Topic:
-        """Create a topic, with one partition by default."""
-        ensure_not_internal(ensure_valid_topic(name))
-        if (replication_factor or 1) != 1:
+        """Return a topic as it would be created."""
+        ensure_valid_topic(name)
+        if replication_factor != 1:
             raise ConfigError("replication_factor is more than 1; in memory there is one copy")
-        settings, given = settings_of_a_new_topic(config)
+        topic_id = f"{next(self._place.ids)}"
+        return Topic(name, topic_id, partitions, _supported(config), given=frozenset(given))
+
+    def create(
+        self, planned: Topic, first_offsets: Sequence[int] = (), *, level: int = logging.WARNING
+    ) -> Topic:
+        """Create a topic, which is not logged."""
+        logs = [_Log(start=start) for start in first_offsets or [0] * planned.partitions]
         with self._place.lock:
-            found = self._held().get(name)
-            if found is None:
-                topic = Topic(
-                    name, f"{next(self._place.ids)}", partitions or 1,
-                    _supported(TopicConfig(**settings)), given=frozenset(given),
-                )  # fmt: skip
-                self._place.topics[name] = _Held(topic, [_Log() for _ in range(topic.partitions)])
-                return topic
-            ensure_has_all(
-                found.topic,
-                exist_ok=exist_ok,
-                partitions=partitions,
-                replication_factor=None,
-                settings=settings,
-            )
-            return found.topic
+            return self._held().setdefault(planned.name, _Held(planned, logs)).topic
 
     def delete_topic(self, name: str) -> Topic:
         """Delete a topic with all its records."""
@@ -308,7 +305,7 @@ class MemoryStore(OwnSource):
         return Producer(
             chosen,
             self,
-            self._finder(create=chosen.auto_create_topics_enable),
+            self.finder(create=chosen.auto_create_topics_enable),
             now_ms,
             new_producer_id=self._place.ids.__next__,
         )
@@ -338,19 +335,6 @@ class MemoryStore(OwnSource):
             limit = now.batch_bytes_max
             raise RecordTooLargeError("a batch", size, limit, "max.message.bytes", topic.name)
         return self._log(topic_partition)
-
-    def _finder(self, *, create: bool) -> Callable[[str], Topic]:
-        known: set[str] = set()  # which are not created again once they are deleted
-
-        def find(name: str) -> Topic:
-            ensure_not_internal(name)
-            if create and name not in known and name not in self._held():
-                numbers = {"partitions": None, "replication_factor": None}
-                self.create_topic(name, config={}, exist_ok=True, **numbers)
-            known.add(name)
-            return self.topic(name)
-
-        return find
 
     def _held(self) -> dict[str, _Held]:
         if self._is_closed:

@@ -21,7 +21,7 @@ from spark_kbatch.mirroring import progress as mirror_progress
 from spark_kbatch.mirroring import target
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
-from spark_kbatch.mirroring.target import EndOffsets, KeptTopic, OwnTarget, TargetTopic
+from spark_kbatch.mirroring.target import EndOffsets, OwnTarget
 from spark_kbatch.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class BucketTarget(OwnTarget):
 
     def __init__(self, store: BucketStore, mirror: str) -> None:
         """Set up for the mirror of this name, which is its name in the ledger."""
-        super().__init__(store, store.topic)
+        super().__init__(store, store.catalog)
         self._store, self._mirror, self._ledger = store, mirror, store.ledger
         self._committed = ""  # progress, as the ledger has it
         self._job: WriterJob | None = None
@@ -53,25 +53,6 @@ class BucketTarget(OwnTarget):
         with self._ledger.state() as state:
             self._committed = state.mirrors.get(self._mirror, "")
         return mirror_progress.unpack(self._committed.encode())
-
-    def create_topic(
-        self, name: str, partitions: int, kept: KeptTopic | None = None
-    ) -> TargetTopic:
-        """Create a topic in the target cluster."""
-        if kept is not None:
-            made = self._store.create_moved_topic(
-                name, kept.topic_id, kept.first_offsets, kept.config
-            )
-            return self._known(made)
-        made = self._store.catalog.create_topic(
-            name,
-            partitions=partitions,
-            replication_factor=None,
-            config={},
-            exist_ok=True,
-            implied=True,
-        )
-        return self._known(made)
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return the log end offset of each partition of a topic of the target."""

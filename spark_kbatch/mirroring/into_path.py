@@ -15,8 +15,9 @@ import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 
-from spark_kbatch.cluster.folder_store import FolderStore
+from spark_kbatch.cluster.catalog import FolderCatalog
 from spark_kbatch.cluster.job import coordinator_for, new_staging, user_name
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transports import StagedFiles
 from spark_kbatch.commit.staging import Extent, ReplicatedStaging
 from spark_kbatch.errors import (
@@ -29,11 +30,11 @@ from spark_kbatch.mirroring import progress as mirror_progress
 from spark_kbatch.mirroring import target
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
-from spark_kbatch.mirroring.target import EndOffsets, KeptTopic, OwnTarget, TargetTopic
+from spark_kbatch.mirroring.target import EndOffsets, OwnTarget
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.store.commits import Author
+from spark_kbatch.store.store import Store
 from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
 
 APPLICATION = "kbatch mirror"  # in the history of commits
@@ -45,13 +46,14 @@ class PathTarget(OwnTarget):
     A `target.Target`.
     """
 
-    def __init__(self, store: FolderStore, mirror: str) -> None:
-        """Set up for the mirror of this name, which is its transactional id in the target."""
-        super().__init__(store, store.topic_to_write)
+    def __init__(self, store: Store, mirror: str) -> None:
+        """Set up for the mirror of this name, which is its transactional id in the target, a folder's store."""
+        self._parts: FolderParts = store.server
+        super().__init__(store, FolderCatalog(self._parts))
         self._store, self._mirror = store, mirror
         # The defaults of a Spark job; with `flush`, since the progress must not outlive the records.
         self._options = parse_write_options({"path": store.address})
-        self._coordinator = coordinator_for(store, self._options)
+        self._coordinator = coordinator_for(self._parts, self._options)
         self._transaction = hashlib.sha256(mirror.encode()).hexdigest()[:32]
         self._author = Author(application_id=APPLICATION, user=user_name())
         self._sequence = -1  # of the last unit
@@ -62,40 +64,25 @@ class PathTarget(OwnTarget):
         self._sequence, progress = self._coordinator.take_over(self._mirror, self._transaction)
         return mirror_progress.unpack(progress)
 
-    def create_topic(
-        self, name: str, partitions: int, kept: KeptTopic | None = None
-    ) -> TargetTopic:
-        """Create a topic with one replica in the target cluster."""
-        if kept is not None:
-            made = self._store.make_moved_topic(
-                name, kept.topic_id, kept.first_offsets, kept.config
-            )
-            return self._known(made)
-        return self._known(
-            self._store.make_topic(
-                name, TopicConfig(), partitions=partitions, replication_factor=1, implied=True
-            )
-        )
-
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return the log end offset of each partition of a topic of the target."""
         return {
             info.topic_partition.partition: info.offsets.log_end_offset
-            for info in self._store.describe([topic])
+            for info in self._store.source.describe([topic])
         }
 
     def has_records(self, topic: str) -> bool:
         """Return True if a topic of the target has records."""
         return any(
             info.offsets.log_start_offset < info.offsets.log_end_offset
-            for info in self._store.describe([topic])
+            for info in self._store.source.describe([topic])
         )
 
     def send(self, topic_partition: TopicPartition, batches: Iterable[MirroredBatch]) -> None:
         """Write a partition's batches to staging files, for the next commit."""
         if self._staging is None:
             self._staging = new_staging(
-                self._store,
+                self._parts,
                 self._transaction,
                 shared_bytes_max=self._options.adopt_min_bytes // 8,
                 flush=self._options.flush,

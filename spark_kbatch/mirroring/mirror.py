@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.mirroring.copying import (
     Mirror,
@@ -20,10 +19,10 @@ from spark_kbatch.mirroring.copying import (
 from spark_kbatch.mirroring.into_path import PathTarget
 from spark_kbatch.mirroring.target import Target
 from spark_kbatch.model import INT_MAX
-from spark_kbatch.opening.stores import is_of_real_cluster, open_store
+from spark_kbatch.opening.stores import is_of_real_cluster, open_bucket, open_store
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath, bucket_scheme
-from spark_kbatch.store.store import Store
+from spark_kbatch.options.remote import parse_client_options
 
 _NAME_MAX = 200
 
@@ -60,13 +59,14 @@ def mirror(
         fail_on_data_loss=arguments.boolean("fail_on_data_loss", fail_on_data_loss),
         keep_offsets=arguments.boolean("keep_offsets", keep_offsets),
     )
-    origin = _open("source", source, source_config, foreign_end=foreign_end)
+    _ensure_takes("source", source, source_config)
+    origin = open_store(source, client=source_config, foreign_end=foreign_end)
     for topic in names:
         origin.source.topic(topic)  # before a target is made for nothing
     source_id = origin.cluster_id
     mirror_name = name or f"kbatch-mirror-{source_id or _of_path(origin.address)}"
     settings = settings._replace(mirror=mirror_name, source=origin.address)
-    with contextlib.closing(_target(_open("target", target, target_config), mirror_name)) as into:
+    with contextlib.closing(_target(target, target_config, mirror_name)) as into:
         is_copy = origin.catalog is None  # of a broker's logs
         if not is_copy and source_id and source_id == into.cluster_id:
             raise ConfigError(
@@ -88,37 +88,31 @@ def _of_path(path: str) -> str:
     return hashlib.sha256(path.encode()).hexdigest()[:22]
 
 
-def _open(
-    what: str, address: StrPath, config: Mapping[str, Any] | None, *, foreign_end: str | None = None
-) -> Store:
+def _ensure_takes(what: str, address: StrPath, config: Mapping[str, Any] | None) -> None:
     if config and not (is_of_real_cluster(address) or bucket_scheme(address)):
         raise ConfigError(
             f"{what}_config is for a real cluster, given as HOST:PORT, or for a bucket's URL; "
             f"{os.fspath(address)!r} is neither"
         )
-    is_target = what == "target"
-    return open_store(address, client=config, create=is_target, foreign_end=foreign_end)
 
 
-def _target(store: Store, mirror_name: str) -> Target:
-    """Return a place as the target of a mirror.
+def _target(address: StrPath, config: Mapping[str, Any] | None, mirror_name: str) -> Target:
+    """Return the place at an address as the target of a mirror; it is created if there is none.
 
     Raises:
         ConfigError: it cannot be one.
     """
-    if isinstance(store, FolderStore):
-        return PathTarget(store, mirror_name)
-    if bucket_scheme(store.address):
-        from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415  only for a bucket
-        from spark_kbatch.mirroring.into_bucket import BucketTarget  # noqa: PLC0415
+    _ensure_takes("target", address, config)
+    if is_of_real_cluster(address):
+        # The network's modules are loaded only for a real cluster.
+        from spark_kbatch.mirroring.into_cluster import ClusterTarget  # noqa: PLC0415
 
-        assert isinstance(store, BucketStore)
-        return BucketTarget(store, mirror_name)
-    if not store.is_remote:
+        return ClusterTarget(parse_client_options(address, config or {}), mirror_name)
+    if bucket_scheme(address):
+        from spark_kbatch.mirroring.into_bucket import BucketTarget  # noqa: PLC0415  only for a bucket
+
+        return BucketTarget(open_bucket(address, client=config, create=True), mirror_name)
+    store = open_store(address, create=True)
+    if store.server is None:
         raise ConfigError(f"{store.address} cannot be a mirror's target: {store.why_not}")
-    # The network's modules are loaded only for a real cluster.
-    from spark_kbatch.mirroring.into_cluster import ClusterTarget  # noqa: PLC0415
-    from spark_kbatch.remote.store import RemoteStore  # noqa: PLC0415
-
-    assert isinstance(store, RemoteStore)
-    return ClusterTarget(store.options, mirror_name)
+    return PathTarget(store, mirror_name)

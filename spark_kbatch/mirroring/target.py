@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeAlias
 
-from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.options.topic import Topic
+from spark_kbatch.options.topic import Topic, ensure_not_internal
+from spark_kbatch.store.catalog import OwnCatalog
 from spark_kbatch.store.store import Store
 
 
@@ -127,18 +128,33 @@ class Target(Protocol):
 class OwnTarget:
     """A store in a folder or a bucket, and topics of it: the common part of the targets of our own."""
 
-    def __init__(self, store: Store, find: Callable[[str], Topic]) -> None:
-        """Set up for a store, and what finds a topic of it as the target needs it."""
-        self._find, self._topics = find, dict[str, Topic]()
+    def __init__(self, store: Store, catalog: OwnCatalog) -> None:
+        """Set up for a store and its topics."""
+        self._catalog, self._topics = catalog, dict[str, Topic]()
         self.name = store.address
         self.cluster_id = store.cluster_id
 
     def topic(self, name: str) -> TargetTopic | None:
         """Return a topic of the target cluster; None if it does not exist."""
-        try:
-            return self._known(self._find(name))
-        except UnknownTopicOrPartitionError:
-            return None
+        ensure_not_internal(name)
+        found = self._catalog.find(name)
+        return None if found is None else self._known(found)
+
+    def create_topic(
+        self, name: str, partitions: int, kept: KeptTopic | None = None
+    ) -> TargetTopic:
+        """Create a topic with one replica in the target cluster."""
+        if kept is not None:
+            return self._known(self._catalog.create_moved_topic(name, *kept))
+        made = self._catalog.create_topic(
+            name,
+            partitions=partitions,
+            replication_factor=None,
+            config={},
+            exist_ok=True,
+            implied=True,
+        )
+        return self._known(made)
 
     def _known(self, topic: Topic) -> TargetTopic:
         self._topics[topic.name] = topic

@@ -4,7 +4,5 @@ stores   the store at a path or an address
 readers  what reads are opened with
 writes   a Spark job's write; imports no pyspark
 cluster  the public class `Cluster`
-upkeep   garbage, repair, verification of a cluster in a folder
-listing  lists of topics while some are damaged, or are deleted meanwhile
 places   what `spark_kbatch.open` does
 """

@@ -18,9 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
 
-from spark_kbatch.cluster.catalog import existing
-from spark_kbatch.cluster.folder_store import FolderStore
-from spark_kbatch.cluster.os_errors import raises_kbatch_errors, translated, translated_each
 from spark_kbatch.consumer.offset_bounds import OffsetBound
 from spark_kbatch.consumer.topic_reader import TopicChoice, TopicReader
 from spark_kbatch.errors import (
@@ -28,7 +25,6 @@ from spark_kbatch.errors import (
     ConfigError,
     NotPicklableError,
 )
-from spark_kbatch.files import Files
 from spark_kbatch.model import (
     ConsumerGroup,
     OffsetAndTimestamp,
@@ -36,52 +32,64 @@ from spark_kbatch.model import (
     PartitionKey,
     TopicPartition,
 )
-from spark_kbatch.opening.listing import skipping_deleted
 from spark_kbatch.options import arguments
 from spark_kbatch.options.columns import READ
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
-    TRANSACTION_STATE_TOPIC,
     Topic,
     TopicConfig,
     ensure_not_internal,
     numbers_of_a_new_topic,
 )
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, STAGING_RETENTION_MS
-from spark_kbatch.replica import administration
-from spark_kbatch.replica.administration import LogDirInfo
-from spark_kbatch.replica.given_up import GivenUp
-from spark_kbatch.replica.view import ReplicaInfo
 from spark_kbatch.store.commits import Commit, CommitHistory
+from spark_kbatch.store.listing import existing
+from spark_kbatch.store.os_errors import raises_kbatch_errors, translated, translated_each
 from spark_kbatch.store.source import Source
-from spark_kbatch.store.store import Catalog, Groups, Store
+from spark_kbatch.store.store import Catalog, Disks, Groups, Store, Upkeep
 
 # Every Spark read starts two processes that only plan: what they do not need is imported by the
 # methods that do.
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_kbatch.cluster.export import ExportedPartition
-    from spark_kbatch.cluster.ownership import ServerAddress
-    from spark_kbatch.log.repair import RepairReport
-    from spark_kbatch.opening.upkeep import Garbage
+    from spark_kbatch.files import Files
     from spark_kbatch.producer.producer import Producer
     from spark_kbatch.server.server import Server
+    from spark_kbatch.store.reports import (
+        ExportedPartition,
+        Garbage,
+        GivenUp,
+        LogDirInfo,
+        RepairReport,
+        ReplicaInfo,
+        ServerAddress,
+    )
 
 ALL_RECORDS = -1  # in place of an offset to delete below
 
 _Part = TypeVar("_Part")
 
 
-# What a place may not have, and how an error says so.
+# What a place may not have.
+_PARTS: Mapping[str, Callable[[Store], object]] = {
+    "catalog": lambda store: store.catalog,
+    "producer": lambda store: store.catalog,
+    "groups": lambda store: store.groups,
+    "commits": lambda store: store.commits,
+    "disks": lambda store: store.disks,
+    "upkeep": lambda store: store.upkeep,
+    "server": lambda store: store.server,
+}
+# How an error says that it has not.
 _WITHOUT = {
     "catalog": "topics and their records cannot be changed",
     "producer": "nothing can be written",
     "groups": "no consumer groups are kept",
     "commits": "there are no commits of Spark jobs",
-    "disks": "there are no log dirs or replicas to look after",
-    "upkeep": "there is nothing to check, repair, export or clean up",
+    "disks": "no log dirs or replicas are looked after, cleaned up or exported",
+    "upkeep": "there is nothing to check or repair",
     "server": "there is nothing to serve",
 }
 
@@ -105,12 +113,11 @@ class Cluster:
     - Records: producer, read, list_offsets, delete_records.
     - Consumer groups: groups, alter_group_offsets, delete_group.
     - Jobs of Spark to a folder or a bucket: history, find_commit, first_commit.
+    - Check and repair of a folder or a bucket: verify, also of a broker's logs, and repair.
 
     Of a folder alone, where no broker sees to it:
 
-    - Records: collect_garbage, export.
-    - Disks: log_dirs, replicas, metrics, replicate, replace_log_dir, elect_unclean, repair, and verify, also of
-      a broker's logs.
+    - Disks: log_dirs, replicas, metrics, replicate, replace_log_dir, elect_unclean, collect_garbage, export.
     - Kafka clients: serve, running_server.
     """
 
@@ -140,9 +147,13 @@ class Cluster:
             ConfigError: there is no cluster at `path`, none can be created, or it was created with
                 other log dirs; says which.
         """
-        self._store: Store = FolderStore(
+        from spark_kbatch.cluster.folder_store import FolderStore  # noqa: PLC0415  others have their store
+        from spark_kbatch.cluster.parts import FolderParts  # noqa: PLC0415
+
+        parts = FolderParts(
             path, create=create, log_dirs=log_dirs, without_nodes=without_nodes, files=files
         )
+        self._store: Store = FolderStore(parts)
         self._open()
 
     @classmethod
@@ -214,8 +225,8 @@ class Cluster:
     @property
     def path(self) -> Path:
         """The absolute path of a folder or a broker's logs."""
-        found = getattr(self._store, "path", None)
-        if not isinstance(found, Path):
+        found = Path(self._store.address)
+        if not found.is_absolute():
             raise ConfigError(f"{self._store.address} is no folder, and has no path")
         return found
 
@@ -246,24 +257,17 @@ class Cluster:
         """Return True if the place has what is named; what it has not raises ConfigError.
 
         Args:
-            part: "catalog" (its topics can be changed), "producer", "groups", "commits"; and of a folder alone
-                "disks", "upkeep" and "server".
+            part: "catalog" (its topics can be changed), "producer", "groups", "commits", "upkeep" (it can be
+                verified, and repaired unless it is only read); and of a folder alone "disks" and "server".
         """
         self._ensure_open()
-        if arguments.text("part", part) not in _WITHOUT:
-            arguments.refuse("part", part, ", ".join(_WITHOUT))
-        if part in ("catalog", "groups", "commits"):
-            return getattr(self._store, part) is not None
-        if part == "producer":
-            return self._store.catalog is not None
-        return isinstance(self._store, FolderStore)
+        if arguments.text("part", part) not in _PARTS:
+            arguments.refuse("part", part, ", ".join(_PARTS))
+        return _PARTS[part](self._store) is not None
 
     @property
     def _source(self) -> Source:
         return self._reader.source
-
-    def _folder(self, part: str) -> FolderStore:
-        return self._had(self._store if isinstance(self._store, FolderStore) else None, part)
 
     def _catalog(self) -> Catalog:
         return self._had(self._store.catalog, "catalog")
@@ -273,6 +277,12 @@ class Cluster:
 
     def _commits(self) -> CommitHistory:
         return self._had(self._store.commits, "commits")
+
+    def _disks(self) -> Disks:
+        return self._had(self._store.disks, "disks")
+
+    def _upkeep(self) -> Upkeep:
+        return self._had(self._store.upkeep, "upkeep")
 
     def _had(self, part: _Part | None, name: str) -> _Part:
         """Return a part of the place while this is open; raises ConfigError if it has none."""
@@ -543,20 +553,11 @@ class Cluster:
 
     def replicas(self, topics: str | Iterable[str]) -> dict[TopicPartition, list[ReplicaInfo]]:
         """Return the replicas of all partitions of these topics: which leads, which lag."""
-        return administration.replicas_of(
-            self._folder("disks").manager, arguments.topic_names("topics", topics)
-        )
+        return self._disks().replicas(arguments.topic_names("topics", topics))
 
     def log_dirs(self) -> list[LogDirInfo]:
         """Return the log dirs: what each holds, and why it is offline if it is."""
-        from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
-
-        folder = self._folder("disks")
-        return skipping_deleted(
-            self._source.topic,
-            self.topic_names(internal=True),
-            lambda names: upkeep.log_dirs(folder, names),
-        )
+        return self._disks().log_dirs()
 
     def metrics(self) -> dict[str, Any]:
         """Return the state of topics, replicas, logs and log dirs, by the names of a Kafka broker's metrics.
@@ -566,14 +567,7 @@ class Cluster:
         where no replica can be read. "BrokerTopicMetrics" counts what this process has appended and read since
         the cluster was opened: a "...PerSec" has Count, MeanRate and OneMinuteRate.
         """
-        from spark_kbatch.cluster.metrics import metrics_of  # noqa: PLC0415  above
-
-        folder = self._folder("disks")
-        return skipping_deleted(
-            self._source.topic,
-            self.topic_names(internal=True),
-            lambda names: metrics_of(folder, names),
-        )
+        return self._disks().metrics()
 
     def replicate(self, topics: str | Iterable[str] | None = None) -> list[TopicPartition]:
         """Bring lagging replicas of these topics up to date.
@@ -586,17 +580,8 @@ class Cluster:
         Returns:
             Partitions whose replicas are still not all in sync, because log dirs are offline.
         """
-        names = (
-            self._folder("disks").metadata.topics.names(internal=True)
-            if topics is None
-            else arguments.topic_names("topics", topics)
-        )
-        return administration.replicate_all(
-            self._folder("disks").manager,
-            names,
-            self._folder("disks").coordinator(flush=True),
-            skip_deleted=topics is None,
-        )
+        disks = self._disks()
+        return disks.replicate(None if topics is None else arguments.topic_names("topics", topics))
 
     def replace_log_dir(
         self, node_id: int, *, unclean: bool = False, dry_run: bool = False
@@ -617,10 +602,8 @@ class Cluster:
             ConfigError: no such node, it is online, the directory is not empty, or without `unclean`
                 it may have had the only copy of some records.
         """
-        return administration.replace_log_dir(
-            self._folder("disks").manager,
+        return self._disks().replace_log_dir(
             arguments.whole_number("node_id", node_id, 0),
-            self._folder("disks").coordinator(flush=True),
             unclean=arguments.boolean("unclean", unclean),
             dry_run=arguments.boolean("dry_run", dry_run),
         )
@@ -644,12 +627,7 @@ class Cluster:
         """
         arguments.text("topic", topic)
         arguments.boolean("dry_run", dry_run)
-        if topic == TRANSACTION_STATE_TOPIC:
-            return self._folder("disks").coordinator(flush=True).elect_unclean(dry_run=dry_run)
-        folder = self._folder("disks")
-        return administration.elect_unclean(
-            folder.manager, folder.coordinator(flush=True), topic, dry_run=dry_run
-        )
+        return self._disks().elect_unclean(topic, dry_run=dry_run)
 
     def export(self, topic: str, *, to: StrPath) -> list[ExportedPartition]:
         """Copy a topic's committed records into the log dir of a stopped Kafka broker.
@@ -671,15 +649,8 @@ class Cluster:
             CorruptRecordError: a batch of the topic is damaged. Nothing was changed, as for all of these.
             KafkaStorageError: a file there is not what a broker writes.
         """
-        from spark_kbatch.cluster.export import export_topic  # noqa: PLC0415  above
-
         ensure_not_internal(topic)
-        return export_topic(
-            self._folder("upkeep").manager,
-            self._folder("upkeep").snapshots.replicas,
-            topic,
-            absolute_path(to, "to"),
-        )
+        return self._disks().export(topic, absolute_path(to, "to"))
 
     # Deleting.
 
@@ -727,10 +698,7 @@ class Cluster:
         Raises:
             UnknownTopicOrPartitionError: no such topic.
         """
-        from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
-
-        return upkeep.collect_garbage(
-            self._folder("upkeep"),
+        return self._disks().collect_garbage(
             None if topics is None else arguments.topic_names("topics", topics),
             staging_retention_ms=arguments.whole_number(
                 "staging_retention_ms", staging_retention_ms, 0
@@ -755,19 +723,7 @@ class Cluster:
             A report for each partition, as it is done; of a log that cannot be repaired it says why.
         """
         arguments.boolean("dry_run", dry_run)
-        self._ensure_open()
-        chosen = None
-        if partitions is not None:
-            chosen = arguments.topic_partitions("partitions", partitions)
-        mend: Callable[..., Iterator[RepairReport]] | None = getattr(self._store, "repair", None)
-        if mend is not None:
-            return mend(chosen, dry_run=dry_run)
-        from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
-
-        folder = self._folder("upkeep")
-        if chosen is None:
-            return upkeep.repair_all(folder, dry_run=dry_run)
-        return upkeep.repair(folder, chosen, dry_run=dry_run)
+        return self._upkeep().repair(_chosen(partitions), dry_run=dry_run)
 
     def verify(self, partitions: Iterable[tuple[str, int]] | None = None) -> Iterator[RepairReport]:
         """Check everything that is stored, and write nothing; see `commit/cluster_repair.py`.
@@ -785,21 +741,7 @@ class Cluster:
             Of a bucket first one of its ledger, with the topic "" and the partition -1, if
             something is wrong there.
         """
-        self._ensure_open()
-        chosen = None
-        if partitions is not None:
-            chosen = arguments.topic_partitions("partitions", partitions)
-        verify: Callable[[Any], Iterator[RepairReport]] | None = getattr(
-            self._store, "verify", None
-        )
-        if verify is not None:
-            return verify(chosen)
-        from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
-
-        folder = self._folder("upkeep")
-        if chosen is not None:
-            return upkeep.verify(folder, chosen)
-        return upkeep.verify_all(folder)
+        return self._upkeep().verify(_chosen(partitions))
 
     def producer(self, config: Mapping[str, object] | None = None, /, **options: Any) -> Producer:
         """Return a producer for any topics of this cluster; close it, or use it in a `with`.
@@ -867,7 +809,7 @@ class Cluster:
         )
         from spark_kbatch.server.server import Server  # noqa: PLC0415  above
 
-        self._folder("server").metadata.cluster_file.ensure_exists()
+        served = self._had(self._store.server, "server")
         arguments.text("host", host)
         arguments.whole_number("port", port, 0, PORT_MAX)
         named = {
@@ -882,15 +824,14 @@ class Cluster:
             options,
         )
         advertised = None if advertise is None else parse_address("advertise", advertise)
-        server = Server(self._folder("server"), parsed, host=host, port=port, advertised=advertised)
+        server = Server(served, parsed, host=host, port=port, advertised=advertised)
         self._servers.add(server)
         return server
 
     def running_server(self) -> ServerAddress | None:
         """Return the address at which some process serves this cluster now; None if no one does."""
-        from spark_kbatch.cluster.ownership import running_server  # noqa: PLC0415  above
-
-        return running_server(self._folder("server").metadata)
+        found: ServerAddress | None = self._had(self._store.server, "server").running_server()
+        return found
 
     def groups(self) -> list[ConsumerGroup]:
         """Return the consumer groups that Kafka clients made, with members, offsets and lag.
@@ -926,3 +867,7 @@ class Cluster:
             GroupIdNotFoundError: there is no such group.
         """
         self._groups().delete(arguments.group(group_id))
+
+
+def _chosen(partitions: Iterable[tuple[str, int]] | None) -> list[TopicPartition] | None:
+    return None if partitions is None else arguments.topic_partitions("partitions", partitions)

@@ -12,7 +12,7 @@ from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.files import Files
 from spark_kbatch.opening.cluster import Cluster
-from spark_kbatch.opening.stores import open_store
+from spark_kbatch.opening.stores import open_bucket, open_store
 from spark_kbatch.options.paths import StrPath, bucket_scheme
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.store.source import Source
@@ -102,10 +102,8 @@ def _polled(options: ReadOptions) -> Callable[[], Source]:
     @functools.cache
     def poll() -> StreamPoll:
         from spark_kbatch.bucket.polling import StreamPoll  # noqa: PLC0415  only for a bucket
-        from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415
 
-        store = _store_of(options)
-        assert isinstance(store, BucketStore)
+        store = open_bucket(options.path, store=options.store)
         return StreamPoll(store, options.poll_ms, monotonic_ms)
 
     return lambda: poll().source()

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_kbatch.catalog.metadata import Metadata
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.foreign_store import ForeignStore
-from spark_kbatch.cluster.os_errors import translating
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files, LinkedFiles
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
@@ -23,7 +23,11 @@ from spark_kbatch.options.object_store import StoreOptions, parse_store_options
 from spark_kbatch.options.paths import StrPath, absolute_path, bucket_scheme, is_in_memory
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience
 from spark_kbatch.options.remote import ClusterOptions, is_address, parse_client_options
+from spark_kbatch.store.os_errors import translating
 from spark_kbatch.store.store import Store
+
+if TYPE_CHECKING:
+    from spark_kbatch.bucket.store import BucketStore
 
 
 def is_of_real_cluster(address: StrPath) -> bool:
@@ -76,20 +80,34 @@ def open_store(
 
         return MemoryStore(str(address), create=create)
     if bucket_scheme(address):
-        from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415  as for the network
-
-        if store is None:
-            store = parse_store_options(client or {}, address, alone=True)
-        return BucketStore(str(address), store, create=create, implied=implied)
+        return open_bucket(address, client=client, store=store, create=create, implied=implied)
     if create:
-        return FolderStore(address, create=True, log_dirs=log_dirs, files=files, implied=implied)
+        parts = FolderParts(address, create=True, log_dirs=log_dirs, files=files, implied=implied)
+        return FolderStore(parts)
     logs = _broker_logs(address, foreign_end, files or LinkedFiles())
     if logs is not None:
         return logs
     try:
-        return FolderStore(address, log_dirs=log_dirs, files=files)
+        return FolderStore(FolderParts(address, log_dirs=log_dirs, files=files))
     except ConfigError as error:
         raise ConfigError(f"{error}; {WHAT_IS_LOOKED_FOR}") from None
+
+
+@translating
+def open_bucket(
+    address: StrPath,
+    *,
+    client: Mapping[str, Any] | None = None,
+    store: StoreOptions | None = None,
+    create: bool = False,
+    implied: bool = True,
+) -> BucketStore:
+    """Open the store of the cluster in a bucket, as `open_store` does."""
+    from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415  as for the network
+
+    if store is None:
+        store = parse_store_options(client or {}, address, alone=True)
+    return BucketStore(str(address), store, create=create, implied=implied)
 
 
 def _broker_logs(path: StrPath, foreign_end: str | None, files: Files) -> ForeignStore | None:

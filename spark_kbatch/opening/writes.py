@@ -11,8 +11,8 @@ from spark_kbatch.opening.cluster import Cluster
 from spark_kbatch.opening.stores import open_store
 from spark_kbatch.options.paths import StrPath
 from spark_kbatch.options.write import WriteOptions
-from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.store.job import WriteJob
+from spark_kbatch.store.reports import GivenUp
 
 
 def cluster_to_write(path: StrPath, client: Mapping[str, Any] | None = None) -> Cluster:

@@ -14,6 +14,7 @@ from typing import Any
 
 from spark_kbatch.errors import (
     ConfigError,
+    InvalidPartitionsError,
     InvalidTimestampError,
     InvalidTopicError,
     RecordTooLargeError,
@@ -404,12 +405,12 @@ def ensure_more_partitions(name: str, has: int, total_count: int) -> None:
     """Check that `total_count` is more partitions than a topic has now.
 
     Raises:
-        ConfigError: it has as many.
+        InvalidPartitionsError: it already has as many.
     """
     if total_count <= has:
-        raise ConfigError(
-            f"topic {name!r} has {has} partitions already, and total_count is {total_count}; "
-            "partitions can only be added"
+        raise InvalidPartitionsError(
+            f"topic {name!r} has {has} partition{'s' * (has != 1)}; {total_count} would not be an "
+            "increase: give a larger total, partitions cannot be taken away"
         )
 
 

@@ -32,12 +32,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spark_kbatch.errors import CorruptRecordError
-from spark_kbatch.model import AbortedTransaction
+from spark_kbatch.errors import CorruptRecordError, InvalidRecordError
+from spark_kbatch.model import AbortedTransaction, TopicPartition
 from spark_kbatch.record import checksums
 from spark_kbatch.record.checksums import Buffer
 
@@ -405,6 +406,25 @@ def increment_sequence(sequence: int, count: int) -> int:
 def sequence_after(base_sequence: int, count: int) -> int:
     """Return the first sequence number of the batch that follows one of `count` records, if they have any."""
     return base_sequence if base_sequence < 0 else increment_sequence(base_sequence, count)
+
+
+def ensure_follow(topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
+    """Check that the batches of a run are of one producer, and their sequences follow each other.
+
+    Raises:
+        InvalidRecordError: they do not.
+    """
+    for before, header in itertools.pairwise(headers):
+        expected = before.producer_id, before.producer_epoch, before.base_sequence
+        if before.producer_id > NO_PRODUCER_ID:
+            following = increment_sequence(before.base_sequence, before.records_count)
+            expected = *expected[:2], following
+        found = header.producer_id, header.producer_epoch, header.base_sequence
+        if found != expected:
+            raise InvalidRecordError(
+                f"a run of batches for {topic_partition} goes on with (producer id, epoch, sequence) "
+                f"{found}; accepted: {expected}, which follows"
+            )
 
 
 def assign(

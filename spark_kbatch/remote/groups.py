@@ -14,6 +14,7 @@ AlterConsumerGroupOffsetsHandler.java, DeleteConsumerGroupsHandler.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
 from spark_kbatch.errors import (
@@ -27,12 +28,12 @@ from spark_kbatch.model import (
     LATEST,
     ConsumerGroup,
     GroupMember,
-    GroupOffset,
     TopicPartition,
     numbers_by_topic,
 )
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
+from spark_kbatch.store.groups import CommittedByGroup, offsets_and_lag
 from spark_kbatch.wire import assignment
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode, error_of
@@ -80,43 +81,31 @@ class _Described(NamedTuple):
     members: tuple[GroupMember, ...]
 
 
-class _Committed(NamedTuple):
-    """An offset that a consumer group has committed for a partition, with its metadata."""
+class RemoteGroups:
+    """The consumer groups of one real cluster; a `store.Groups`.
 
-    offset: int
-    metadata: str
-
-
-def all_groups(client: Client) -> list[ConsumerGroup]:
-    """Return all groups that this client may see, sorted by id.
-
-    Raises:
-        RequestTimedOutError: coordinators went on moving for default.api.timeout.ms.
+    Each call raises RequestTimedOutError if coordinators went on moving for default.api.timeout.ms.
     """
-    return _until_answered(client, lambda: _groups(client))
 
+    def __init__(self, client: Callable[[], AbstractContextManager[Client]]) -> None:
+        """Set up for the cluster of which `client` leases a client."""
+        self._client = client
 
-def alter_offsets(client: Client, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Commit offsets of a group without members, which need not exist.
+    def groups(self) -> list[ConsumerGroup]:
+        """Return the groups that this client may see; generations and times of commits are -1."""
+        with self._client() as client:
+            return _until_answered(client, lambda: _groups(client))
 
-    Raises:
-        GroupNotEmptyError: it has members.
-        UnknownTopicOrPartitionError: a partition does not exist.
-        RequestTimedOutError: coordinators went on moving for default.api.timeout.ms.
-    """
-    if offsets:
-        _until_answered(client, lambda: _commit(client, group_id, offsets))
+    def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set the offsets at which a group without members continues."""
+        with self._client() as client:
+            if offsets:
+                _until_answered(client, lambda: _commit(client, group_id, offsets))
 
-
-def delete_group(client: Client, group_id: str) -> None:
-    """Delete a group without members, with its offsets.
-
-    Raises:
-        GroupNotEmptyError: it has members.
-        GroupIdNotFoundError: there is no such group.
-        RequestTimedOutError: coordinators went on moving for default.api.timeout.ms.
-    """
-    _until_answered(client, lambda: _delete(client, group_id))
+    def delete(self, group_id: str) -> None:
+        """Delete a group without members."""
+        with self._client() as client:
+            _until_answered(client, lambda: _delete(client, group_id))
 
 
 def _until_answered(client: Client, ask: Callable[[], _Result]) -> _Result:
@@ -151,7 +140,7 @@ def _groups(client: Client) -> list[ConsumerGroup]:
             described[one.group_id].protocol,
             _NOT_TOLD,
             described[one.group_id].members,
-            _offsets(committed[one.group_id], described[one.group_id].members, ends),
+            offsets_and_lag(committed[one.group_id], described[one.group_id].members, ends),
         )
         for one in listed
     ]
@@ -187,7 +176,7 @@ def _described(client: Client, group: _Listed) -> _Described:
     return _Described(found.group_state, found.protocol_data, members)
 
 
-def _committed(client: Client, group: _Listed) -> dict[TopicPartition, _Committed]:
+def _committed(client: Client, group: _Listed) -> dict[TopicPartition, CommittedByGroup]:
     body = OffsetFetchRequest(group_id=group.group_id, topics=None, require_stable=False)
     answer = client.request(
         ApiKey.OFFSET_FETCH, body, node=group.coordinator, last_version=_ONE_GROUP_UNTIL
@@ -200,7 +189,7 @@ def _committed(client: Client, group: _Listed) -> dict[TopicPartition, _Committe
             _ensure_none(one.error_code, what)
             if one.committed_offset != _NONE_COMMITTED:
                 tp = TopicPartition(topic.name, one.partition_index)
-                found[tp] = _Committed(one.committed_offset, one.metadata or "")
+                found[tp] = CommittedByGroup(one.committed_offset, one.metadata or "", _NOT_TOLD)
     return found
 
 
@@ -270,23 +259,6 @@ def _ends(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPar
             raise
         return _ends(client, left)  # a topic was deleted meanwhile
     return {tp: one.offset for tp, one in found.items() if one is not None}
-
-
-def _offsets(
-    committed: Mapping[TopicPartition, _Committed],
-    members: Iterable[GroupMember],
-    ends: Mapping[TopicPartition, int],
-) -> dict[TopicPartition, GroupOffset]:
-    assigned = {tp for one in members for tp in one.partitions}
-    found = {}
-    for tp in sorted({*committed, *assigned}):
-        at, end = committed.get(tp), ends.get(tp)
-        if at is None:
-            found[tp] = GroupOffset(None, end, None, "", _NOT_TOLD)
-        else:
-            lag = None if end is None else max(0, end - at.offset)
-            found[tp] = GroupOffset(at.offset, end, lag, at.metadata, _NOT_TOLD)
-    return found
 
 
 def _ensure_none(code: int, what: str) -> None:

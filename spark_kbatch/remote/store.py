@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spark_kbatch.errors import ClosedError, ConfigError
-from spark_kbatch.model import ConsumerGroup, TopicPartition
 from spark_kbatch.options import arguments
 from spark_kbatch.options.producer import PRODUCER_OPTIONS, parse_producer_options
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience
@@ -19,12 +18,12 @@ from spark_kbatch.options.remote import (
     is_address,
     parse_client_options,
 )
-from spark_kbatch.options.topic import TopicConfig, ensure_valid_topic, topic_key
+from spark_kbatch.options.topic import topic_key
 from spark_kbatch.options.write import WriteOptions
-from spark_kbatch.remote import groups, topics
 from spark_kbatch.remote.client import Client, close_idle_clients, leased
+from spark_kbatch.remote.groups import RemoteGroups
 from spark_kbatch.remote.source import RemoteSource
-from spark_kbatch.remote.topics import RemoteTopic
+from spark_kbatch.remote.topics import RemoteCatalog
 
 if TYPE_CHECKING:
     from spark_kbatch.producer.producer import Producer
@@ -43,7 +42,7 @@ _OF_BOTH = ("request_timeout_ms", "retry_backoff_ms", "retry_backoff_max_ms")
 class RemoteStore:
     """A real cluster over the network; a `store.Store`. Thread-safe."""
 
-    commits = None
+    commits = disks = upkeep = server = None
     is_remote = True
     why_not = "it is a real Kafka cluster, whose brokers see to that"
 
@@ -51,7 +50,7 @@ class RemoteStore:
         """Set up; nothing is asked of the cluster yet."""
         self.options = options
         self.source = RemoteSource(options, patience)
-        self.catalog, self.groups = RemoteCatalog(self), RemoteGroups(self)
+        self.catalog, self.groups = RemoteCatalog(self.client), RemoteGroups(self.client)
         self._is_closed = False
 
     @property
@@ -130,94 +129,6 @@ class RemoteStore:
             raise ClosedError(self.address)
 
 
-class RemoteCatalog:
-    """The topics of one real cluster; a `store.Catalog`.
-
-    Brokers learn of a change one after another: for a moment some may still show what was before.
-    """
-
-    def __init__(self, store: RemoteStore) -> None:
-        self._client = store.client
-
-    def topics(self, *, internal: bool) -> list[RemoteTopic]:
-        """Return all topics, sorted by name; internal ones only if asked."""
-        with self._client() as client:
-            return topics.all_topics(client, internal=internal)
-
-    def topic(self, name: str) -> RemoteTopic:
-        """Return a topic with its replicas and settings."""
-        with self._client() as client:
-            return topics.find_topic(client, name)
-
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int | None,
-        replication_factor: int | None,
-        config: TopicConfig | Mapping[str, object],
-        exist_ok: bool,
-    ) -> RemoteTopic:
-        """Create a topic, and wait until its partitions have leaders."""
-        ensure_valid_topic(name)
-        settings = {key: _set(key, value) for key, value in _settings(config).items()}
-        with self._client() as client:
-            return topics.create_topic(
-                client,
-                name,
-                partitions=partitions,
-                replication_factor=replication_factor,
-                settings=settings,
-                exist_ok=exist_ok,
-            )
-
-    def delete_topic(self, name: str) -> RemoteTopic:
-        """Delete a topic with all its records."""
-        with self._client() as client:
-            return topics.delete_topic(client, name)
-
-    def create_partitions(self, name: str, total_count: int) -> RemoteTopic:
-        """Add partitions to a topic."""
-        with self._client() as client:
-            return topics.create_partitions(client, name, total_count)
-
-    def alter_topic(self, name: str, changes: Mapping[str, object]) -> RemoteTopic:
-        """Change settings of a topic, which the cluster checks."""
-        settings = {
-            key: None if value is None else _set(key, value)
-            for key, value in _settings(changes).items()
-        }
-        with self._client() as client:
-            return topics.alter_topic(client, name, settings)
-
-    def delete_records(self, below: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete the records below an offset in each partition."""
-        with self._client() as client:
-            return topics.delete_records(client, below) if below else {}
-
-
-class RemoteGroups:
-    """The consumer groups of one real cluster; a `store.Groups`."""
-
-    def __init__(self, store: RemoteStore) -> None:
-        self._client = store.client
-
-    def groups(self) -> list[ConsumerGroup]:
-        """Return the groups that this client may see; generations and times of commits are -1."""
-        with self._client() as client:
-            return groups.all_groups(client)
-
-    def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set the offsets at which a group without members continues."""
-        with self._client() as client:
-            groups.alter_offsets(client, group_id, offsets)
-
-    def delete(self, group_id: str) -> None:
-        """Delete a group without members."""
-        with self._client() as client:
-            groups.delete_group(client, group_id)
-
-
 def parse_connection(
     bootstrap_servers: Any, config: Any, options: Mapping[str, Any]
 ) -> ClusterOptions:
@@ -229,33 +140,3 @@ def parse_connection(
             "cluster, or several separated by commas; a cluster in a folder is opened by spark_kbatch.open"
         )
     return parse_client_options(bootstrap_servers, given, options)
-
-
-def _settings(config: Any) -> dict[str, object]:
-    """Return a topic's settings by Kafka's keys, such as retention.ms; the cluster checks the values."""
-    if isinstance(config, TopicConfig):
-        config = {
-            field: value
-            for field, value in vars(config).items()
-            if value != getattr(TopicConfig, field)
-        }
-    if not isinstance(config, Mapping) or any(not isinstance(key, str) for key in config):
-        arguments.refuse("config", config, 'a dict of settings, such as {"retention.ms": 86400000}')
-    found: dict[str, object] = {}
-    for name, value in config.items():
-        key = topic_key(name)
-        if key in found:
-            raise ConfigError(f"config names {key!r} twice; name it once")
-        found[key] = value
-    return found
-
-
-def _set(key: str, value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return value
-    try:
-        return str(arguments.whole_number(key, value, -(2**63)))
-    except ConfigError:
-        arguments.refuse(f"option {key!r} in config", value, "text, a number, True or False")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,14 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
 )
 from spark_kbatch.model import TopicPartition, bytes_of_uuid, numbers_by_topic
-from spark_kbatch.options.topic import Topic, ensure_more_partitions
+from spark_kbatch.options import arguments
+from spark_kbatch.options.topic import (
+    Topic,
+    TopicConfig,
+    ensure_more_partitions,
+    ensure_valid_topic,
+    topic_key,
+)
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
 from spark_kbatch.remote.metadata import TopicMetadata
@@ -73,6 +81,216 @@ class RemoteTopic(Topic):
         return len(self.replicas[0]) if self.replicas else 0
 
 
+class RemoteCatalog:
+    """The topics of one real cluster; a `store.Catalog`.
+
+    Brokers learn of a change one after another: for a moment some may still show what was before.
+    """
+
+    def __init__(self, client: Callable[[], AbstractContextManager[Client]]) -> None:
+        """Set up for the cluster of which `client` leases a client."""
+        self._client = client
+
+    def topics(self, *, internal: bool) -> list[RemoteTopic]:
+        """Return all topics, sorted by name; internal ones only if asked."""
+        with self._client() as client:
+            found = client.metadata(fresh=True).topics.values()
+            return _with_settings(client, [one for one in found if internal or not one.is_internal])
+
+    def topic(self, name: str) -> RemoteTopic:
+        """Return a topic with its replicas and settings."""
+        with self._client() as client:
+            return find_topic(client, name)
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None,
+        replication_factor: int | None,
+        config: TopicConfig | Mapping[str, object],
+        exist_ok: bool,
+    ) -> RemoteTopic:
+        """Create a topic, and wait until its partitions have leaders.
+
+        Raises:
+            TopicAlreadyExistsError: it exists; with `exist_ok`, or where the answer to a first request was lost,
+                it differs; says how.
+            KBatchError: the cluster refused it; says why.
+        """
+        ensure_valid_topic(name)
+        settings = {key: _set(key, value) for key, value in _settings(config).items()}
+        is_ours = False
+        with self._client() as client:
+            try:
+                is_ours = client.create_topic(
+                    name,
+                    _CLUSTERS_DEFAULT if partitions is None else partitions,
+                    _CLUSTERS_DEFAULT if replication_factor is None else replication_factor,
+                    settings,
+                )
+            except TopicAlreadyExistsError:
+                if not exist_ok:
+                    raise
+            found = find_topic(client, name)
+            given = {"partitions": partitions, "replication_factor": replication_factor}
+            differs = [
+                f"{key}={getattr(found, key)}"
+                for key, value in given.items()
+                if value is not None and getattr(found, key) != value
+            ]
+            differs += [
+                f"{key}={found.settings.get(key)}"
+                for key, value in settings.items()
+                if found.settings and _plain(found.settings.get(key)) != _plain(value)
+            ]
+            if differs and not is_ours:
+                raise TopicAlreadyExistsError(name, ", ".join(differs))
+            return found
+
+    def delete_topic(self, name: str) -> RemoteTopic:
+        """Delete a topic with all its records."""
+        with self._client() as client:
+            found = find_topic(client, name)
+            _ensure_not_internal(client, name)
+            timeout_ms = _timeout_ms(client)
+
+            def body(version: int) -> Any:
+                if version < _DELETES_BY_ID_SINCE:
+                    return DeleteTopicsRequest(topic_names=[name], timeout_ms=timeout_ms)
+                # By its id, so that a request that is sent again deletes no other topic with this name.
+                topic = DeleteTopicsRequest.DeleteTopicState
+                one = (
+                    topic(name=None, topic_id=_uuid_of(found.topic_id))
+                    if found.topic_id
+                    else topic(name=name, topic_id=uuid.UUID(int=0))
+                )
+                return DeleteTopicsRequest(topics=[one], timeout_ms=timeout_ms)
+
+            (deleted,) = client.request_controller(ApiKey.DELETE_TOPICS, body).responses
+            gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+            if deleted.error_code not in gone:
+                _ensure_done(deleted, f"topic {name!r} cannot be deleted")
+
+            def is_gone() -> bool:
+                there = client.metadata([name], fresh=True).topics.get(name)
+                return there is None or there.topic_id != found.topic_id
+
+            _wait_until(client, is_gone, f"topic {name!r} was deleted, but is still there")
+            return found
+
+    def create_partitions(self, name: str, total_count: int) -> RemoteTopic:
+        """Add partitions to a topic."""
+        with self._client() as client:
+            found = find_topic(client, name)
+            _ensure_not_internal(client, name)
+            ensure_more_partitions(name, found.partitions, total_count)
+            topic = CreatePartitionsRequest.CreatePartitionsTopic
+            body = CreatePartitionsRequest(
+                topics=[topic(name=name, count=total_count, assignments=None)],
+                timeout_ms=_timeout_ms(client),
+                validate_only=False,
+            )
+            (created,) = client.request_controller(ApiKey.CREATE_PARTITIONS, body).results
+
+            def count() -> int:
+                client.metadata([name], fresh=True)
+                return len(client.topic(name).partitions)
+
+            if created.error_code != ErrorCode.INVALID_PARTITIONS or count() != total_count:
+                _ensure_done(created, f"topic {name!r} cannot have {total_count} partitions")
+            _wait_until(
+                client,
+                lambda: count() >= total_count,
+                f"topic {name!r} has been given partitions that are not there yet",
+            )
+            for number in range(total_count):
+                client.leader(TopicPartition(name, number))
+            return find_topic(client, name)
+
+    def alter_topic(self, name: str, changes: Mapping[str, object]) -> RemoteTopic:
+        """Change settings of a topic, which the cluster checks."""
+        settings = {
+            key: None if value is None else _set(key, value)
+            for key, value in _settings(changes).items()
+        }
+        with self._client() as client:
+            find_topic(client, name)
+            if settings:
+                resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+                body = IncrementalAlterConfigsRequest(
+                    resources=[
+                        resource(
+                            resource_type=_TOPIC,
+                            resource_name=name,
+                            configs=[
+                                resource.AlterableConfig(
+                                    name=key,
+                                    config_operation=_DELETE if value is None else _SET,
+                                    value=value,
+                                )
+                                for key, value in settings.items()
+                            ],
+                        )
+                    ],
+                    validate_only=False,
+                )
+                (altered,) = client.request_controller(
+                    ApiKey.INCREMENTAL_ALTER_CONFIGS, body
+                ).responses
+                _ensure_done(altered, f"settings of topic {name!r} cannot be changed")
+
+            def is_shown(entries: list[Any]) -> bool:
+                by_key = {one.name: one for one in entries}
+                return all(
+                    by_key[key].config_source != _OF_THE_TOPIC
+                    if value is None
+                    else _plain(by_key[key].value) == _plain(value)
+                    for key, value in settings.items()
+                    if key in by_key
+                )
+
+            return _find(
+                client,
+                name,
+                is_shown,
+                f"settings of topic {name!r} were changed, and no broker that was asked shows it",
+            )
+
+    def delete_records(self, below: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records below an offset in each partition."""
+        if not below:
+            return {}
+        with self._client() as client:
+            # As numbers, so that a request that is sent again deletes no record that came meanwhile.
+            wanted = {}
+            for tp, edges in offsets.edges(client, below).items():
+                wanted[tp] = edges.high_watermark if below[tp] == ALL_RECORDS else below[tp]
+                if wanted[tp] > edges.high_watermark:
+                    raise OffsetOutOfRangeError(
+                        str(tp), wanted[tp], edges.log_start_offset, edges.high_watermark
+                    )
+            timeout_ms = _timeout_ms(client)
+            topic = DeleteRecordsRequest.DeleteRecordsTopic
+
+            def build(_node: Node, partitions: list[TopicPartition]) -> Any:
+                topics = [
+                    topic(
+                        name=name,
+                        partitions=[
+                            topic.DeleteRecordsPartition(
+                                partition_index=number, offset=wanted[TopicPartition(name, number)]
+                            )
+                            for number in numbers
+                        ],
+                    )
+                    for name, numbers in numbers_by_topic(partitions).items()
+                ]
+                return DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
+
+            return client.request_leaders(ApiKey.DELETE_RECORDS, wanted, build, _log_starts)
+
+
 def find_topic(client: Client, name: str) -> RemoteTopic:
     """Return a topic of the cluster with its settings, as it is now.
 
@@ -108,12 +326,6 @@ def _find(
 
     _wait_until(client, look, otherwise)
     return found[0]
-
-
-def all_topics(client: Client, *, internal: bool = False) -> list[RemoteTopic]:
-    """Return all topics with their settings, sorted by name; internal ones only if asked."""
-    found = client.metadata(fresh=True).topics.values()
-    return _with_settings(client, [one for one in found if internal or not one.is_internal])
 
 
 def _with_settings(client: Client, topics: list[TopicMetadata]) -> list[RemoteTopic]:
@@ -166,161 +378,6 @@ def _entries_of(client: Client, topics: Iterable[str]) -> dict[str, list[Any]]:
     return found
 
 
-def create_topic(
-    client: Client,
-    name: str,
-    *,
-    partitions: int | None,
-    replication_factor: int | None,
-    settings: Mapping[str, str],
-    exist_ok: bool,
-) -> RemoteTopic:
-    """Create a topic in the cluster, and return it.
-
-    Args:
-        client: asks.
-        name: of the topic.
-        partitions: how many; None for the cluster's default.
-        replication_factor: copies of each record; None for the cluster's default.
-        settings: by Kafka's keys.
-        exist_ok: whether to return the topic if it exists with all that is given.
-
-    Raises:
-        TopicAlreadyExistsError: it exists; with `exist_ok`, or where the answer to a first request was lost,
-            it differs; says how.
-        KBatchError: the cluster refused it; says why.
-    """
-    is_ours = False
-    try:
-        is_ours = client.create_topic(
-            name,
-            _CLUSTERS_DEFAULT if partitions is None else partitions,
-            _CLUSTERS_DEFAULT if replication_factor is None else replication_factor,
-            settings,
-        )
-    except TopicAlreadyExistsError:
-        if not exist_ok:
-            raise
-    found = find_topic(client, name)
-    given = {"partitions": partitions, "replication_factor": replication_factor}
-    differs = [
-        f"{key}={getattr(found, key)}"
-        for key, value in given.items()
-        if value is not None and getattr(found, key) != value
-    ]
-    differs += [
-        f"{key}={found.settings.get(key)}"
-        for key, value in settings.items()
-        if found.settings and _plain(found.settings.get(key)) != _plain(value)
-    ]
-    if differs and not is_ours:
-        raise TopicAlreadyExistsError(name, ", ".join(differs))
-    return found
-
-
-def delete_topic(client: Client, name: str) -> RemoteTopic:
-    """Delete a topic, and return the topic as it was before."""
-    found = find_topic(client, name)
-    _ensure_not_internal(client, name)
-    timeout_ms = _timeout_ms(client)
-
-    def body(version: int) -> Any:
-        if version < _DELETES_BY_ID_SINCE:
-            return DeleteTopicsRequest(topic_names=[name], timeout_ms=timeout_ms)
-        # By its id, so that a request that is sent again deletes no other topic with this name.
-        topic = DeleteTopicsRequest.DeleteTopicState
-        one = (
-            topic(name=None, topic_id=_uuid_of(found.topic_id))
-            if found.topic_id
-            else topic(name=name, topic_id=uuid.UUID(int=0))
-        )
-        return DeleteTopicsRequest(topics=[one], timeout_ms=timeout_ms)
-
-    (deleted,) = client.request_controller(ApiKey.DELETE_TOPICS, body).responses
-    gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-    if deleted.error_code not in gone:
-        _ensure_done(deleted, f"topic {name!r} cannot be deleted")
-
-    def is_gone() -> bool:
-        there = client.metadata([name], fresh=True).topics.get(name)
-        return there is None or there.topic_id != found.topic_id
-
-    _wait_until(client, is_gone, f"topic {name!r} was deleted, but is still there")
-    return found
-
-
-def create_partitions(client: Client, name: str, total_count: int) -> RemoteTopic:
-    """Add partitions to a topic, up to `total_count` in all, and return the topic."""
-    found = find_topic(client, name)
-    _ensure_not_internal(client, name)
-    ensure_more_partitions(name, found.partitions, total_count)
-    topic = CreatePartitionsRequest.CreatePartitionsTopic
-    body = CreatePartitionsRequest(
-        topics=[topic(name=name, count=total_count, assignments=None)],
-        timeout_ms=_timeout_ms(client),
-        validate_only=False,
-    )
-    (created,) = client.request_controller(ApiKey.CREATE_PARTITIONS, body).results
-
-    def count() -> int:
-        client.metadata([name], fresh=True)
-        return len(client.topic(name).partitions)
-
-    if created.error_code != ErrorCode.INVALID_PARTITIONS or count() != total_count:
-        _ensure_done(created, f"topic {name!r} cannot have {total_count} partitions")
-    _wait_until(
-        client,
-        lambda: count() >= total_count,
-        f"topic {name!r} has been given partitions that are not there yet",
-    )
-    for number in range(total_count):
-        client.leader(TopicPartition(name, number))
-    return find_topic(client, name)
-
-
-def alter_topic(client: Client, name: str, changes: Mapping[str, str | None]) -> RemoteTopic:
-    """Change a topic's settings, reset those given as None, and return the topic."""
-    find_topic(client, name)
-    if changes:
-        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
-        body = IncrementalAlterConfigsRequest(
-            resources=[
-                resource(
-                    resource_type=_TOPIC,
-                    resource_name=name,
-                    configs=[
-                        resource.AlterableConfig(
-                            name=key,
-                            config_operation=_DELETE if value is None else _SET,
-                            value=value,
-                        )
-                        for key, value in changes.items()
-                    ],
-                )
-            ],
-            validate_only=False,
-        )
-        (altered,) = client.request_controller(ApiKey.INCREMENTAL_ALTER_CONFIGS, body).responses
-        _ensure_done(altered, f"settings of topic {name!r} cannot be changed")
-
-    def is_shown(entries: list[Any]) -> bool:
-        by_key = {one.name: one for one in entries}
-        return all(
-            by_key[key].config_source != _OF_THE_TOPIC
-            if value is None
-            else _plain(by_key[key].value) == _plain(value)
-            for key, value in changes.items()
-            if key in by_key
-        )
-
-    return _find(
-        client,
-        name,
-        is_shown,
-        f"settings of topic {name!r} were changed, and no broker that was asked shows it",
-    )
-
-
 def _plain(value: str | None) -> list[str | float]:
     """Return a setting's value so that it equals what brokers make of it: lists, numbers, words."""
     found: list[str | float] = []
@@ -331,44 +388,6 @@ def _plain(value: str | None) -> list[str | float]:
         except ValueError:
             found.append(text)
     return found
-
-
-def delete_records(
-    client: Client, below: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Delete the records below an offset in each partition; return the new log start offsets.
-
-    Raises:
-        OffsetOutOfRangeError: an offset is above the high watermark; nothing is deleted.
-        UnknownTopicOrPartitionError: a partition does not exist; nothing is deleted.
-    """
-    # As numbers, so that a request that is sent again deletes no record that came meanwhile.
-    wanted = {}
-    for tp, edges in offsets.edges(client, below).items():
-        wanted[tp] = edges.high_watermark if below[tp] == ALL_RECORDS else below[tp]
-        if wanted[tp] > edges.high_watermark:
-            raise OffsetOutOfRangeError(
-                str(tp), wanted[tp], edges.log_start_offset, edges.high_watermark
-            )
-    timeout_ms = _timeout_ms(client)
-    topic = DeleteRecordsRequest.DeleteRecordsTopic
-
-    def build(_node: Node, partitions: list[TopicPartition]) -> Any:
-        topics = [
-            topic(
-                name=name,
-                partitions=[
-                    topic.DeleteRecordsPartition(
-                        partition_index=number, offset=wanted[TopicPartition(name, number)]
-                    )
-                    for number in numbers
-                ],
-            )
-            for name, numbers in numbers_by_topic(partitions).items()
-        ]
-        return DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
-
-    return client.request_leaders(ApiKey.DELETE_RECORDS, wanted, build, _log_starts)
 
 
 def _log_starts(answer: Any) -> dict[TopicPartition, int | KBatchError]:
@@ -415,3 +434,33 @@ def _timeout_ms(client: Client) -> int:
 
 def _uuid_of(topic_id: str) -> uuid.UUID:
     return uuid.UUID(bytes=bytes_of_uuid(topic_id))
+
+
+def _settings(config: Any) -> dict[str, object]:
+    """Return a topic's settings by Kafka's keys, such as retention.ms; the cluster checks the values."""
+    if isinstance(config, TopicConfig):
+        config = {
+            field: value
+            for field, value in vars(config).items()
+            if value != getattr(TopicConfig, field)
+        }
+    if not isinstance(config, Mapping) or any(not isinstance(key, str) for key in config):
+        arguments.refuse("config", config, 'a dict of settings, such as {"retention.ms": 86400000}')
+    found: dict[str, object] = {}
+    for name, value in config.items():
+        key = topic_key(name)
+        if key in found:
+            raise ConfigError(f"config names {key!r} twice; name it once")
+        found[key] = value
+    return found
+
+
+def _set(key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value
+    try:
+        return str(arguments.whole_number(key, value, -(2**63)))
+    except ConfigError:
+        arguments.refuse(f"option {key!r} in config", value, "text, a number, True or False")

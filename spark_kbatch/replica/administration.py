@@ -30,54 +30,37 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from spark_kbatch.catalog.paths import stray_of
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
-    InvalidPartitionsError,
     InvalidReplicationFactorError,
     KafkaStorageError,
     KBatchError,
-    TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.partition_log import PartitionLog, holds_records
-from spark_kbatch.model import TopicPartition, partition_of
+from spark_kbatch.model import TopicPartition, partition_of, random_id
 from spark_kbatch.options.topic import (
     INTERNAL_PREFIX,
     TRANSACTION_STATE_TOPIC,
     Topic,
     TopicConfig,
     altered,
+    ensure_more_partitions,
     ensure_valid_topic,
 )
-from spark_kbatch.replica.given_up import GivenUp, given_up, given_up_without
+from spark_kbatch.replica.given_up import given_up, given_up_without
 from spark_kbatch.replica.locks import Commits
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition
-from spark_kbatch.replica.view import ReplicaInfo
+from spark_kbatch.store.reports import GivenUp, LogDirInfo, ReplicaInfo
 
 logger = logging.getLogger(__name__)
 
 _FEW, _FLUSHES_AT_ONCE = 64, 16
 _NAMED = 5  # partitions in an error
-
-
-class LogDirInfo(NamedTuple):
-    """A log dir's node, path, state and counts of replicas, as this process sees it."""
-
-    node_id: int
-    path: str
-    why_offline: str | None  # or why it cannot be written; None if it is online
-    replicas: int  # partitions of which it holds a replica
-    leaders: int  # of those it leads
-    not_in_sync: int  # of those it lacks something
-    only_copies: int  # of those it has the only replica
-    state: str  # online, full, read-only or offline
-    staged_size_in_bytes: int  # of jobs that have not committed, beside it
 
 
 # Topics.
@@ -89,37 +72,19 @@ def create_topic(
     *,
     partitions: int,
     config: TopicConfig,
-    given: Iterable[str] = (),
     replication_factor: int = 1,
-    exist_ok: bool = True,
     deadline: float | None = None,
-    level: int = logging.INFO,
 ) -> Topic:
-    """Create a topic, unless it exists; return it.
-
-    Args:
-        given: keys of the settings that were given, also of those with the default's value.
-        level: of the line in the log that tells the creation.
-
-    Raises:
-        TopicAlreadyExistsError: it exists, and that is not ok.
-        InvalidReplicationFactorError: there are not enough log dirs.
-        InvalidTopicError: Kafka would refuse the name, alone or beside that of another topic.
-        LockTimeoutError: the metadata lock was not free by the deadline.
-    """
-    ensure_valid_topic(name)
-    with manager.locks.metadata(deadline=deadline):
-        found = manager.metadata.topics.find(name)
-        if found is not None:
-            if not exist_ok:
-                raise TopicAlreadyExistsError(name)
-            return found
-        manager.metadata.topics.ensure_may_be_named(name)
-        if replication_factor > 1:
-            manager.metadata.cluster_file.add_log_dirs(replication_factor)
-        topic = _new_topic(manager, name, partitions, config, given, replication_factor)
-        _create_locked(manager, topic, level)
-        return topic
+    """Create a topic, unless it exists; return it. Raises as `plan_topic` and `create_planned_topic`."""
+    planned = plan_topic(
+        manager,
+        name,
+        partitions=partitions,
+        config=config,
+        replication_factor=replication_factor,
+        deadline=deadline,
+    )
+    return create_planned_topic(manager, planned, deadline=deadline)
 
 
 def plan_topic(
@@ -130,17 +95,24 @@ def plan_topic(
     config: TopicConfig,
     given: Iterable[str] = (),
     replication_factor: int = 1,
+    deadline: float | None = None,
 ) -> Topic:
     """Return a topic as it would be created now, for `create_planned_topic`; only missing log dirs are made.
 
-    Raises the errors of `create_topic`.
+    Args:
+        given: keys of the settings that were given, also of those with the default's value.
+
+    Raises:
+        InvalidReplicationFactorError: there are not enough log dirs.
+        InvalidTopicError: Kafka would refuse the name, alone or beside that of another topic.
+        LockTimeoutError: the metadata lock was not free by the deadline.
     """
     ensure_valid_topic(name)
     if why_lost := manager.metadata.topics.why_lost(name):
         raise KafkaStorageError(why_lost)  # as a creation would find
     manager.metadata.topics.ensure_may_be_named(name)
     if replication_factor > 1:
-        with manager.locks.metadata():
+        with manager.locks.metadata(deadline=deadline):
             manager.metadata.cluster_file.add_log_dirs(replication_factor)
     return _new_topic(manager, name, partitions, config, given, replication_factor)
 
@@ -158,15 +130,25 @@ def _new_topic(
 
 
 def create_planned_topic(
-    manager: ReplicaManager, topic: Topic, *, level: int, first_offsets: Sequence[int] = ()
+    manager: ReplicaManager,
+    topic: Topic,
+    *,
+    level: int = logging.INFO,
+    first_offsets: Sequence[int] = (),
+    deadline: float | None = None,
 ) -> Topic:
     """Create a topic as `plan_topic` returned it, unless one of its name exists; return what exists then.
 
     Args:
         level: of the line in the log that tells the creation.
         first_offsets: where each partition begins; 0 by default.
+        deadline: until when to wait for the metadata lock.
+
+    Raises:
+        InvalidTopicError: a topic with a name too much like its was created since.
+        LockTimeoutError: the lock was not free by the deadline.
     """
-    with manager.locks.metadata():
+    with manager.locks.metadata(deadline=deadline):
         found = manager.metadata.topics.find(topic.name)
         if found is not None:
             return found
@@ -235,7 +217,7 @@ def create_partitions(
         LockTimeoutError: a lock was not free by the deadline.
     """
     with _changing(manager, commits, name, deadline) as topic:
-        ensure_increase(topic, total_count)
+        ensure_more_partitions(name, topic.partitions, total_count)
         assigned = _assign(manager, total_count, topic.replication_factor)
         known = tuple(topic.replicas_of(partition) for partition in range(topic.partitions))
         grown = replace(
@@ -244,19 +226,6 @@ def create_partitions(
         _make_logs(manager, grown, range(topic.partitions, total_count))
         manager.metadata.topics.write(grown)
     return grown
-
-
-def ensure_increase(topic: Topic, total_count: int) -> None:
-    """Check that `total_count` is more partitions than the topic has now.
-
-    Raises:
-        InvalidPartitionsError: it already has as many.
-    """
-    if total_count <= topic.partitions:
-        raise InvalidPartitionsError(
-            f"topic {topic.name!r} has {_partitions(topic.partitions)}; {total_count} would not be an "
-            "increase: give a larger total, partitions cannot be taken away"
-        )
 
 
 def alter_topic(
@@ -469,10 +438,6 @@ def _flush(manager: ReplicaManager, paths: Sequence[Path]) -> None:
 
 def _partitions_of(topic: Topic) -> list[TopicPartition]:
     return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
-
-
-def _partitions(count: int) -> str:
-    return f"{count} partition{'s' * (count != 1)}"
 
 
 # Replicas and log dirs.

@@ -8,19 +8,10 @@ was kept for them by a commit.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
 
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.manager import ReplicaManager
-
-
-class GivenUp(NamedTuple):
-    """The offsets of one partition that are given up, and the nodes that alone may have their records."""
-
-    topic_partition: TopicPartition
-    first_offset: int | None  # None for all records: no replica is left
-    end_offset: int | None  # exclusive; None if it is not known
-    nodes: tuple[int, ...]
+from spark_kbatch.store.reports import GivenUp
 
 
 def given_up(

@@ -78,13 +78,10 @@ from spark_kbatch.model import (
     LONG_MAX,
     AppendOrigin,
     AppendResult,
-    DeletedTopic,
-    Deletion,
     LogOffsets,
     OnAppended,
     ReadRange,
     TopicPartition,
-    Waiting,
 )
 from spark_kbatch.options.topic import TRANSACTION_STATE_TOPIC, Topic, ensure_not_internal
 from spark_kbatch.record.header import LogRead
@@ -105,6 +102,7 @@ from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.purgatory import Purgatory
 from spark_kbatch.replica.view import Replica, Replicas
 from spark_kbatch.replica.watched_logs import WatchedLogs
+from spark_kbatch.store.reports import DeletedTopic, Deletion, Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -412,12 +410,12 @@ class ReplicaManager:
         *,
         timeout_ms: int,
         required_acks: int,
-        internal_topics_allowed: bool,
-        origin: AppendOrigin,
         entries_per_partition: Mapping[TopicPartition, Buffer],
         on_complete: OnAppended,
         flush: bool,
         commits: Commits,
+        internal_topics_allowed: bool = False,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
         lock_timeout_ms: int | None = None,
         topic_ids: Mapping[TopicPartition, str] | None = None,
     ) -> None:
@@ -429,8 +427,6 @@ class ReplicaManager:
             required_acks: -1 to wait until all in-sync replicas have the batch; 0 or 1 for the
                 leader alone: the others get it after the answer, before this returns. With one
                 replica they are the same.
-            internal_topics_allowed: whether the cluster's own topics are accepted.
-            origin: where the batches come from.
             entries_per_partition: one whole batch each; of a CLIENT also a run, see `accept`, which is
                 appended as a whole or not at all. Not referenced after the return, and only read unless
                 it is a run.
@@ -439,7 +435,9 @@ class ReplicaManager:
                 answer's `error` is what was wrong with that batch, or a RetriableError: then
                 a retry is safe for an idempotent producer.
             flush: whether batches are on disk before they are answered.
-            commits: the commits of this cluster.
+            commits: the commits of this cluster. One that a dead process left unfinished is finished first.
+            internal_topics_allowed: whether the cluster's own topics are accepted.
+            origin: where the batches come from.
             lock_timeout_ms: how long to wait for locks, if less than `timeout_ms`. What is not
                 written by then is answered with a LockTimeoutError.
             topic_ids: of the topics that are meant, by partition: a batch for a topic that was

@@ -78,7 +78,7 @@ from spark_kbatch.log.state import (
     valid_slots,
 )
 from spark_kbatch.log.validator import Accepted
-from spark_kbatch.model import AppendOrigin, AppendResult, Deletion, TopicPartition
+from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import NO_PRODUCER_ID
 from spark_kbatch.replica.elections import Elections, Leadership, write_decided
@@ -88,6 +88,7 @@ from spark_kbatch.replica.followers import (
     delete_on_follower,
 )
 from spark_kbatch.replica.view import PartitionView, Replica
+from spark_kbatch.store.reports import Deletion
 
 logger = logging.getLogger(__name__)
 

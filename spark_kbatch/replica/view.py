@@ -28,28 +28,13 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState, has_more, is_behind, written_to
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
 from spark_kbatch.options.topic import Topic
+from spark_kbatch.store.reports import ReplicaInfo
 
 logger = logging.getLogger(__name__)
 
 NOTHING_NEWER: Mapping[int, LogState] = {}
 
 _LOOKS_MAX = 5  # at a partition whose state changes meanwhile
-
-
-class ReplicaInfo(NamedTuple):
-    """A replica's status at one moment: its role, log end and lag, or why it is offline.
-
-    If it cannot be read, numbers are -1. It is in sync if the ISR on disk names it and a look at its log
-    agrees: that is there, the topic's own, has the leader's epochs, reaches the high watermark, and has no
-    records that the leader has deleted; and the leader lacks nothing that another member has.
-    """
-
-    node_id: int
-    is_leader: bool
-    in_sync: bool
-    log_end_offset: int
-    lag: int  # offsets behind the leader's log end
-    why_offline: str | None
 
 
 class Replica(NamedTuple):

@@ -189,12 +189,13 @@ class Appends:
                 _answer(append, result)
 
         try:
-            self._parts.append_records(
+            self._parts.manager.append_records(
                 timeout_ms=max(int((append.deadline_s - monotonic_s()) * 1000), 0),
                 required_acks=append.required_acks,
                 entries_per_partition={queue.topic_partition: append.data},
                 on_complete=lambda results: answer(results[queue.topic_partition]),
                 flush=self._flush,
+                commits=self._parts.coordinator(flush=self._flush),
                 origin=AppendOrigin.NETWORK,
                 lock_timeout_ms=0,
             )

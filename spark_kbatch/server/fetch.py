@@ -120,12 +120,13 @@ class FetchHandler:
     ) -> None:
         """Fetch at least and at most so many bytes, as far as there is memory for them."""
         with self._memory.reserved(most) as max_bytes:
-            self._parts.fetch_messages(
+            snapshots = self._parts.snapshots
+            self._parts.manager.fetch_messages(
                 FetchParams(max_wait_ms, least, max_bytes, answer.isolation),
                 infos,
                 answer.give,
                 room=self._memory.room,
-                replicas=self._parts.prompt_snapshots.replicas,
+                replicas=functools.partial(snapshots.replicas, elect=self._parts.elect_soon),
             )
 
     def _count_of_partitions(self, name: str) -> int:

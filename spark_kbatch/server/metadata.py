@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from spark_kbatch.clock import monotonic_s
+from spark_kbatch.cluster.catalog import FolderCatalog
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import (
     InvalidTopicError,
@@ -26,7 +27,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition, bytes_of_uuid
-from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic, TopicConfig, ensure_valid_topic
+from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic, ensure_valid_topic
 from spark_kbatch.server.outcomes import Outcomes
 from spark_kbatch.server.pools import Pool
 from spark_kbatch.server.refusals import refusal
@@ -111,12 +112,12 @@ class MetadataHandler:
         """Create a topic; return False if locks were not free by the deadline."""
         made = self._new_topics
         try:
-            self._parts.make_topic(
+            FolderCatalog(self._parts, deadline=deadline).create_topic(
                 name,
-                TopicConfig(),
                 partitions=made.partitions,
                 replication_factor=made.replication_factor,
-                deadline=deadline,
+                config={},
+                exist_ok=True,
                 implied=True,
             )
         except (OSError, KBatchError) as error:

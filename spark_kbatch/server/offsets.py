@@ -132,16 +132,19 @@ class OffsetsHandler:
         unknown = self._parts.manager.unknown(wanted)
         known = [tp for tp in wanted if tp not in unknown]
         try:
-            found: Seen = self._parts.prompt_snapshots.replicas(known) if known else {}
+            found: Seen = self._replicas(known) if known else {}
         except (OSError, KBatchError):
             found = {tp: self._look_at(tp) for tp in known}
         return {**found, **unknown}
 
     def _look_at(self, topic_partition: TopicPartition) -> Replica | Exception:
         try:
-            return self._parts.prompt_snapshots.replicas([topic_partition])[topic_partition]
+            return self._replicas([topic_partition])[topic_partition]
         except (OSError, KBatchError) as error:
             return error
+
+    def _replicas(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Replica]:
+        return self._parts.snapshots.replicas(partitions, elect=self._parts.elect_soon)
 
 
 def _at_time(seen: Replica, time_ms: int, isolation: IsolationLevel) -> _Found:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self
 
 from spark_kbatch.clock import monotonic_ms, now_ms
 from spark_kbatch.cluster.offsets_store import OffsetsStore
-from spark_kbatch.cluster.ownership import Ownership, shown_address
+from spark_kbatch.cluster.ownership import Ownership
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import NotPicklableError
 from spark_kbatch.options.server import ServerConfig
@@ -36,6 +36,7 @@ from spark_kbatch.server.producer_ids import ProducerIdsHandler
 from spark_kbatch.server.requests import Received
 from spark_kbatch.server.settings import Setting, server_settings
 from spark_kbatch.server.topics import TopicsHandler
+from spark_kbatch.store.reports import shown_address
 from spark_kbatch.wire.protocol import ApiKey
 
 logger = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class Server:
 
         Raises:
             ServerRunningError: the cluster has a server already.
-            ConfigError: it cannot listen there.
+            ConfigError: it cannot listen there, or the cluster is gone.
         """
         self._parts, self._config, self._advertised = parts, config, advertised
         self._topic_metrics = parts.manager.topic_metrics  # also once the cluster is closed

@@ -14,12 +14,14 @@ names; ReplicaManager.deleteRecords.
 from __future__ import annotations
 
 import functools
+import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spark_kbatch.clock import monotonic_s
+from spark_kbatch.cluster.catalog import FolderCatalog
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import (
     InvalidPartitionsError,
@@ -35,6 +37,7 @@ from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
     Topic,
     TopicConfig,
+    ensure_more_partitions,
     ensure_valid_topic,
 )
 from spark_kbatch.replica import administration
@@ -132,15 +135,17 @@ class TopicsHandler:
         wanted = self._wanted(asked, ensure_may_be_named)
         if validate_only:
             return _created(wanted, None)
-        topic = self._parts.make_topic(
+        catalog = FolderCatalog(self._parts, deadline=deadline)
+        planned = catalog.plan(
             wanted.name,
-            wanted.config,
-            given=wanted.given,
             partitions=wanted.partitions,
             replication_factor=wanted.replication_factor,
-            exist_ok=False,
-            deadline=deadline,
+            config=wanted.config,
+            given=wanted.given,
         )
+        topic = catalog.create(planned, level=logging.INFO)
+        if topic.topic_id != planned.topic_id:
+            raise TopicAlreadyExistsError(wanted.name)
         return _created(wanted, uuid_of(topic.topic_id))
 
     def _wanted(self, asked: Any, ensure_may_be_named: Callable[[str], None]) -> _Wanted:
@@ -281,7 +286,7 @@ class TopicsHandler:
             raise InvalidPartitionsError(
                 f"a topic cannot have {asked.count} partitions; accepted: up to {PARTITIONS_MAX}"
             )
-        administration.ensure_increase(topic, asked.count)
+        ensure_more_partitions(topic.name, topic.partitions, asked.count)
         _ensure_few(asked.count - topic.partitions)
         if asked.assignments is not None:
             added = asked.count - topic.partitions

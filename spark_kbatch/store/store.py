@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from spark_kbatch.model import ConsumerGroup, TopicPartition
@@ -10,6 +11,14 @@ from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.store.commits import CommitHistory
 from spark_kbatch.store.job import WriteJob
+from spark_kbatch.store.reports import (
+    ExportedPartition,
+    Garbage,
+    GivenUp,
+    LogDirInfo,
+    RepairReport,
+    ReplicaInfo,
+)
 from spark_kbatch.store.source import Source
 
 
@@ -88,10 +97,63 @@ class Groups(Protocol):
         """
 
 
+class Disks(Protocol):
+    """The log dirs of a place, the replicas on them, and their files.
+
+    Arguments, results and errors are those of `Cluster`.
+    """
+
+    def log_dirs(self) -> list[LogDirInfo]:
+        """Return the log dirs: what each holds, and why it is offline if it is."""
+
+    def replicas(self, topics: Sequence[str]) -> dict[TopicPartition, list[ReplicaInfo]]:
+        """Return the replicas of all partitions of these topics."""
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the state of topics, replicas, logs and log dirs, by the names of a Kafka broker's metrics."""
+
+    def replicate(self, topics: Sequence[str] | None) -> list[TopicPartition]:
+        """Bring lagging replicas of these topics, None for all, up to date; return what is still not in sync."""
+
+    def replace_log_dir(self, node_id: int, *, unclean: bool, dry_run: bool) -> list[GivenUp]:
+        """Replace the lost log dir of a node by the empty directory at its path."""
+
+    def elect_unclean(self, topic: str, *, dry_run: bool) -> list[GivenUp]:
+        """Let replicas that are not in sync lead, where a topic has no in-sync one that can be used."""
+
+    def collect_garbage(
+        self, topics: Sequence[str] | None, *, staging_retention_ms: int, dry_run: bool
+    ) -> Garbage:
+        """Delete what is not needed any more."""
+
+    def export(self, topic: str, to: Path) -> list[ExportedPartition]:
+        """Copy a topic's committed records into the log dir of a stopped Kafka broker."""
+
+
+class Upkeep(Protocol):
+    """The check and repair of all that a place stores.
+
+    Arguments, results and errors are those of `Cluster`; None stands for all partitions.
+    """
+
+    def verify(self, partitions: Sequence[TopicPartition] | None) -> Iterator[RepairReport]:
+        """Check what is stored, and write nothing."""
+
+    def repair(
+        self, partitions: Sequence[TopicPartition] | None, *, dry_run: bool
+    ) -> Iterator[RepairReport]:
+        """Repair what cannot be read or written, keeping every valid batch.
+
+        Raises:
+            ConfigError: the place is only read.
+        """
+
+
 class Store(Protocol):
     """A place of topics. Thread-safe.
 
-    A place that is only read has no catalog and no producers. What it has not is refused by whoever asks.
+    A place that is only read has no catalog and no producers. A part that it has not is None, and is refused by
+    whoever asks.
     """
 
     @property
@@ -129,6 +191,18 @@ class Store(Protocol):
     @property
     def commits(self) -> CommitHistory | None:
         """The commits of Spark jobs to the place; None if it keeps no history of them."""
+
+    @property
+    def disks(self) -> Disks | None:
+        """The place's log dirs."""
+
+    @property
+    def upkeep(self) -> Upkeep | None:
+        """The check and repair of what the place stores."""
+
+    @property
+    def server(self) -> Any:
+        """What `server.Server` serves, which also tells the `running_server`; None if the place is not served."""
 
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Any:
         """Return a producer, `producer.Producer`, for any topics of the place.

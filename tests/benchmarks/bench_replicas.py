@@ -17,6 +17,7 @@ from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from tests.support import builders
 from tests.support.interleaved import Candidate, interleave
+from tests.support.store import append_records as append_by
 from tests.support.store import store_of
 from tests.support.targets import Targets
 
@@ -50,7 +51,8 @@ def through_the_manager(
     def run() -> None:
         answers: list[Mapping[TopicPartition, AppendResult]] = []
         for one in LAPS * entries:
-            store_of(cluster).append_records(
+            append_by(
+                store_of(cluster),
                 timeout_ms=1000,
                 required_acks=acks,
                 entries_per_partition=one,

@@ -34,6 +34,7 @@ from tests.support import builders, echo_server
 from tests.support.interleaved import Rates
 from tests.support.kafka import Broker, Kafka
 from tests.support.raw_clients import produce, request
+from tests.support.store import append_records as append_by
 from tests.support.store import store_of
 from tests.support.targets import Targets
 
@@ -81,7 +82,8 @@ def appends_per_s(cluster: spark_kbatch.Cluster) -> float:
     parts, batch, partition = store_of(cluster), builders.batch(n=1), TopicPartition("events", 0)
     count, started = 0, time.perf_counter()
     while time.perf_counter() < started + SECONDS / 4:
-        parts.append_records(
+        append_by(
+            parts,
             timeout_ms=1000,
             required_acks=ACKS_ALL,
             entries_per_partition={partition: batch},

@@ -113,7 +113,7 @@ def test_a_range_is_read_with_two_looks_at_the_ledger(
 ) -> None:
     send(cluster, *"abcd")
     objects.taken()
-    topic_id = store_of(cluster)._topics.topic("events", max_age_ms=60_000).topic_id
+    topic_id = store_of(cluster).catalog.topic("events", max_age_ms=60_000).topic_id
 
     read = cluster._reader.read_range(OffsetRange(EVENTS, 0, 4), ["value"], topic_id=topic_id)
 

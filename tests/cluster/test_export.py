@@ -24,8 +24,8 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.files import Files
-from spark_kbatch.log.checkpoints import random_id, write_meta_properties, write_partition_metadata
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.log.checkpoints import write_meta_properties, write_partition_metadata
+from spark_kbatch.model import TopicPartition, random_id
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
 from tests.support.crashes import STRIDE

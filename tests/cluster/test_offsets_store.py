@@ -16,7 +16,6 @@ import pytest
 import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.cluster import group_records, offsets_store
-from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.group_records import (
     CommittedOffset,
     GroupKey,
@@ -25,6 +24,7 @@ from spark_kbatch.cluster.group_records import (
     OffsetKey,
 )
 from spark_kbatch.cluster.offsets_store import Change, OffsetsStore, StoredGroups, read_groups
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS, read_records
 from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError, LockTimeoutError
 from spark_kbatch.files import Files
@@ -35,6 +35,7 @@ from tests.support.crashes import Crash, Recording
 from tests.support.disk import Disk, DiskFiles
 from tests.support.jobs import PATH
 from tests.support.soundness import ensure_sound
+from tests.support.store import append_records as append_by
 from tests.support.store import store_of
 
 PLACE = TopicPartition("events", 0)
@@ -158,7 +159,7 @@ def test_the_creation_of_the_topic_waits_for_its_lock_as_long_as_an_append_may_t
     cluster: Cluster,
 ) -> None:
     kept = OffsetsStore(store_of(cluster), timeout_ms=50)
-    with FolderStore(cluster.path).manager.locks.metadata(), pytest.raises(LockTimeoutError):
+    with FolderParts(cluster.path).manager.locks.metadata(), pytest.raises(LockTimeoutError):
         kept.append([offset(1)])
     assert kept.contents == StoredGroups()
 
@@ -235,7 +236,8 @@ def test_records_of_unknown_kinds_are_kept(cluster: Cluster) -> None:
 
 def append(cluster: Cluster, some: list[tuple[bytes | None, bytes | None]]) -> None:
     answers = []
-    store_of(cluster).append_records(
+    append_by(
+        store_of(cluster),
         timeout_ms=1000,
         required_acks=-1,
         internal_topics_allowed=True,
@@ -375,7 +377,7 @@ def crashes(recording: Recording, seeds: range) -> Iterator[Crash]:
 
 
 def opened(files: Files) -> OffsetsStore:
-    return OffsetsStore(FolderStore(PATH, files=files), flush=True)
+    return OffsetsStore(FolderParts(PATH, files=files), flush=True)
 
 
 def contents_after(*changes: Change) -> StoredGroups:

@@ -75,7 +75,7 @@ def collect_garbage(cluster: Cluster, now_ms: int) -> None:
 
 def read(cluster: Cluster, tp: TopicPartition, start: int, end: int, **named: OnLoss) -> list[int]:
     """Return the offsets read from a range that was resolved earlier."""
-    pieces = read_range(store_of(cluster), OffsetRange(tp, start, end), ["offset"], **named)
+    pieces = read_range(cluster._store.source, OffsetRange(tp, start, end), ["offset"], **named)
     return [offset for piece in pieces for offset in piece.column("offset").to_pylist()]
 
 

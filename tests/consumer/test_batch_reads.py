@@ -22,7 +22,7 @@ from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.options.read import parse_read_options
 from tests.support import builders
 from tests.support.log_histories import History
-from tests.support.store import reader_of, store_of
+from tests.support.store import reader_of
 
 
 class Load:
@@ -403,13 +403,13 @@ def test_a_topic_recreated_during_a_read_is_data_loss(
 def test_a_topic_recreated_during_planning_is_an_error_that_says_so(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    views = store_of(cluster).views
+    views = cluster._store.source.views
 
     def slow_views(partitions: Iterable[TopicPartition]) -> Any:
         recreate(cluster)
         return views(partitions)
 
-    monkeypatch.setattr(store_of(cluster), "views", slow_views)
+    monkeypatch.setattr(cluster._store, "views", slow_views)
     with pytest.raises(
         UnknownTopicOrPartitionError, match="created again while this read was plan"
     ):

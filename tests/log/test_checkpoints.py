@@ -20,7 +20,6 @@ from spark_kbatch.log.checkpoints import (
     PARTITION_METADATA,
     RECOVERY_POINTS,
     MetaProperties,
-    random_id,
     read_leader_epochs,
     read_meta_properties,
     read_offset_checkpoint,
@@ -30,7 +29,7 @@ from spark_kbatch.log.checkpoints import (
     write_offset_checkpoint,
     write_partition_metadata,
 )
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import TopicPartition, random_id
 
 FILES = Files()
 TOPIC_ID = "nyBBbFDuTeu_f1pLaD4Tcg"

@@ -16,10 +16,11 @@ from spark_kbatch.log import retention
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.checkpoints import write_leader_epochs
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.repair import LogRepair, RepairReport
+from spark_kbatch.log.repair import LogRepair
 from spark_kbatch.log.segment import segment_at
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import ReadRange
+from spark_kbatch.store.reports import RepairReport
 from tests.log.test_partition_log import read_all
 from tests.log.test_recovery import (
     BATCH,

@@ -21,8 +21,9 @@ from spark_kbatch.log.checkpoints import read_leader_epochs
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_at
-from spark_kbatch.model import MAX_TIMESTAMP, Deletion, ReadRange
+from spark_kbatch.model import MAX_TIMESTAMP, ReadRange
 from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.store.reports import Deletion
 from tests.support import reference
 from tests.support.builders import a_log, append
 from tests.support.crashes import sample

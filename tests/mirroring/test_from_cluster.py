@@ -20,7 +20,6 @@ from tests.support import builders
 from tests.support.log_histories import data_batch
 from tests.support.mirrors import MIRROR, mirror_settings
 from tests.support.scripted_cluster import EVENTS_0, Fetch, ScriptedCluster, answer_of
-from tests.support.store import store_of
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def mirrored(
     on_progress: Callable[[MirrorProgress], object] = lambda _progress: None,
 ) -> MirrorProgress:
     source = RemoteSource(brokers.options(retry_backoff_ms="1"), Patience(poll_timeout_ms=200))
-    to = PathTarget(store_of(target), MIRROR)
+    to = PathTarget(target._store, MIRROR)
     settings = mirror_settings(MIRROR, "brokers", unit_bytes=1)
     return Mirror(source, to, settings, on_progress).run(["events"])
 

@@ -231,7 +231,7 @@ def test_a_mirror_that_follows_copies_what_comes_until_it_is_stopped(
             stop.set()
 
     mirror = Mirror(
-        open_reader(source.path).source, PathTarget(store_of(target), MIRROR),
+        open_reader(source.path).source, PathTarget(target._store, MIRROR),
         mirror_settings(MIRROR, "source", follow=True, unit_ms=1), on_progress, stop=stop,
     )  # fmt: skip
     assert mirror.run(["events"]).records_count == 28
@@ -460,7 +460,7 @@ def test_an_internal_topic_is_refused(source: Cluster, target: Cluster) -> None:
 def test_of_two_mirrors_with_one_name_the_second_to_commit_stops(
     source: Cluster, target: Cluster
 ) -> None:
-    first = PathTarget(store_of(target), MIRROR)
+    first = PathTarget(target._store, MIRROR)
 
     def another(_done: MirrorProgress) -> None:
         mirrored(source.path, target)
@@ -521,7 +521,7 @@ def test_staged_files_of_a_dead_process_are_removed(source: Cluster, target: Clu
     def die(_done: MirrorProgress) -> None:
         raise KeyboardInterrupt
 
-    dead = PathTarget(store_of(target), MIRROR)
+    dead = PathTarget(target._store, MIRROR)
     dead.abandon = lambda: None  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         mirrored(source.path, dead, on_progress=die)

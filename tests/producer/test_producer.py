@@ -24,6 +24,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.clock import now_ms
+from spark_kbatch.cluster.catalog import FolderCatalog
 from spark_kbatch.cluster.transports import LocalLog
 from spark_kbatch.errors import (
     BufferExhaustedError,
@@ -317,7 +318,9 @@ def test_a_partition_that_an_answer_leaves_out_was_not_answered(
     cluster: spark_kbatch.Cluster,
 ) -> None:
     config = parse_producer_options({"retries": 0})
-    with Producer(config, Silent(), store_of(cluster).topic_to_write, now_ms) as producer:
+    with Producer(
+        config, Silent(), FolderCatalog(store_of(cluster)).finder(create=False), now_ms
+    ) as producer:
         error = producer.send("events", b"v", partition=2).exception(SOON)
     assert isinstance(error, RequestTimedOutError)
     assert "events-2" in str(error)

@@ -22,6 +22,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.clock import monotonic_ms, now_ms
+from spark_kbatch.cluster.catalog import FolderCatalog
 from spark_kbatch.cluster.transports import LocalLog
 from spark_kbatch.errors import (
     CorruptRecordError,
@@ -842,7 +843,7 @@ def test_why_there_is_no_producer_id_is_said(cluster: spark_kbatch.Cluster, numb
     producer = Producer(
         parse_producer_options({"delivery_timeout_ms": 300, "request_timeout_ms": 200}),
         a_log(cluster),
-        store_of(cluster).topic_to_write,
+        FolderCatalog(store_of(cluster)).finder(create=False),
         now_ms,
         new_producer_id=no_id,
     )

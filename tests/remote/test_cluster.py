@@ -318,7 +318,7 @@ def test_what_the_cluster_refuses_is_an_error_with_its_words(cluster: Cluster) -
         (lambda: cluster.create_topic("x", replication_factor=2), ConfigError, "replication factor 2"),
         (lambda: cluster.alter_topic("events", {"retention.ms": "soon"}), ConfigError, "retention.ms"),
         (lambda: cluster.alter_topic("nothing", {}), UnknownTopicOrPartitionError, "'nothing'"),
-        (lambda: cluster.create_partitions("events", 2), ConfigError, "has 2 partitions already"),
+        (lambda: cluster.create_partitions("events", 2), ConfigError, "has 2 partitions; 2 would not be an increase"),
         (lambda: cluster.delete_topic("__consumer_offsets"), ConfigError, "the cluster's own"),
         (lambda: cluster.delete_records({E0: 4}), OffsetOutOfRangeError, "offsets 0 to 3"),
         (lambda: cluster.delete_records({("events", 2): 0}), UnknownTopicOrPartitionError, "it has 2"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.remote import parse_cluster_options
 from spark_kbatch.remote.client import Client
-from spark_kbatch.remote.groups import all_groups
+from spark_kbatch.remote.groups import RemoteGroups
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import (
@@ -91,7 +92,7 @@ def lags(broker: Broker) -> dict[TopicPartition, int | None]:
         broker.node = server.node
         given = {"bootstrap_servers": str(server.node), "retry_backoff_ms": 1}
         with Client(parse_cluster_options(given, alone=True)) as client:
-            (group,) = all_groups(client)
+            (group,) = RemoteGroups(lambda: contextlib.nullcontext(client)).groups()
     return {tp: one.lag for tp, one in group.offsets.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,8 +15,8 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.options.remote import parse_cluster_options
-from spark_kbatch.remote import topics
 from spark_kbatch.remote.client import Client
+from spark_kbatch.remote.topics import RemoteCatalog, RemoteTopic
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import (
@@ -99,13 +100,16 @@ def asking(broker: Broker, **options: Any) -> Iterator[Client]:
             yield client
 
 
-def create(client: Client, *, exist_ok: bool = False, **settings: str) -> topics.RemoteTopic:
-    return topics.create_topic(
-        client,
+def catalog_of(client: Client) -> RemoteCatalog:
+    return RemoteCatalog(lambda: contextlib.nullcontext(client))
+
+
+def create(client: Client, *, exist_ok: bool = False, **settings: str) -> RemoteTopic:
+    return catalog_of(client).create_topic(
         "t",
         partitions=int(settings.pop("partitions", "3")),
         replication_factor=None,
-        settings={key.replace("_", "."): value for key, value in settings.items()},
+        config={key.replace("_", "."): value for key, value in settings.items()},
         exist_ok=exist_ok,
     )
 
@@ -150,7 +154,7 @@ def test_changed_settings_are_returned_once_a_broker_shows_them(broker: Broker) 
     broker.answers[ApiKey.DESCRIBE_CONFIGS] = shown
     with asking(broker) as client:
         wanted = {"retention.ms": " 7", "cleanup.policy": "compact, delete"}
-        found = topics.alter_topic(client, "t", wanted)
+        found = catalog_of(client).alter_topic("t", wanted)
 
     assert found.settings == {"retention.ms": "7", "cleanup.policy": "compact,delete"}
 
@@ -163,7 +167,8 @@ def test_reset_settings_are_returned_once_a_broker_shows_them(broker: Broker) ->
     broker.answers[ApiKey.DESCRIBE_CONFIGS] = shown
     with asking(broker) as client:
         assert (
-            topics.alter_topic(client, "t", {"retention.ms": None}).settings["retention.ms"] == "3"
+            catalog_of(client).alter_topic("t", {"retention.ms": None}).settings["retention.ms"]
+            == "3"
         )
 
 
@@ -172,7 +177,7 @@ def test_settings_that_no_broker_shows_are_an_error_that_says_so(broker: Broker)
         asking(broker, default_api_timeout_ms=100, request_timeout_ms=50) as client,
         pytest.raises(RequestTimedOutError, match=r"'t' were changed, and no broker .* 100 ms"),
     ):
-        topics.alter_topic(client, "t", {"retention.ms": "7"})
+        catalog_of(client).alter_topic("t", {"retention.ms": "7"})
 
 
 def test_settings_that_this_client_may_not_see_are_not_waited_for(broker: Broker) -> None:
@@ -180,7 +185,7 @@ def test_settings_that_this_client_may_not_see_are_not_waited_for(broker: Broker
     broker.answers[ApiKey.DESCRIBE_CONFIGS] = lambda _number: hidden
 
     with asking(broker) as client:
-        assert topics.alter_topic(client, "t", {"retention.ms": "7"}).settings == {}
+        assert catalog_of(client).alter_topic("t", {"retention.ms": "7"}).settings == {}
 
 
 def test_a_topic_that_one_broker_does_not_know_yet_is_asked_for_again(broker: Broker) -> None:
@@ -188,7 +193,7 @@ def test_a_topic_that_one_broker_does_not_know_yet_is_asked_for_again(broker: Br
     broker.answers[ApiKey.DESCRIBE_CONFIGS] = first(unknown)
 
     with asking(broker) as client:
-        assert topics.find_topic(client, "t").settings["retention.ms"] == "1000"
+        assert catalog_of(client).topic("t").settings["retention.ms"] == "1000"
 
 
 def test_a_topic_that_goes_while_it_is_looked_at_does_not_exist(broker: Broker) -> None:
@@ -199,4 +204,4 @@ def test_a_topic_that_goes_while_it_is_looked_at_does_not_exist(broker: Broker) 
     broker.answers[ApiKey.DESCRIBE_CONFIGS] = gone
 
     with asking(broker) as client, pytest.raises(UnknownTopicOrPartitionError, match="'t'"):
-        topics.find_topic(client, "t")
+        catalog_of(client).topic("t")

@@ -14,6 +14,7 @@ import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.catalog.log_dirs import RETRY_MS
+from spark_kbatch.cluster.catalog import FolderCatalog
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import (
     ConfigError,
@@ -261,12 +262,12 @@ def made_again(cluster: Cluster) -> tuple[TopicPartition, Path, bytes]:
         Its partition, and the file that recorded the deletion with its bytes.
     """
     moved = TopicPartition("moved", 0)
-    first = store_of(cluster).make_moved_topic("moved", "", [0], {})
+    first = FolderCatalog(store_of(cluster)).create_moved_topic("moved", "", [0], {})
     append(cluster, moved)
     cluster.delete_topic("moved")
     (record,) = (cluster.path / "deleted").iterdir()
     data = record.read_bytes()
-    again = store_of(cluster).make_moved_topic("moved", first.topic_id, [0], {})
+    again = FolderCatalog(store_of(cluster)).create_moved_topic("moved", first.topic_id, [0], {})
     assert again.topic_id == first.topic_id
     assert append(cluster, moved).base_offset == 0
     return moved, record, data
@@ -350,8 +351,12 @@ def test_a_fetch_that_waits_is_answered_when_its_topic_goes(cluster: Cluster) ->
         answers.extend(results.values())
         done.set()
 
-    store_of(cluster).fetch_messages(
-        FetchParams(max_wait_ms=600_000), {EVENTS: FetchInfo(6, 1 << 20)}, on_complete
+    parts = store_of(cluster)
+    parts.manager.fetch_messages(
+        FetchParams(max_wait_ms=600_000),
+        {EVENTS: FetchInfo(6, 1 << 20)},
+        on_complete,
+        replicas=parts.snapshots.replicas,
     )
     assert not answers
     cluster.delete_topic("events")

@@ -41,6 +41,7 @@ from tests.support.failing_disks import (
 )
 from tests.support.reference import Record, encode_batch
 from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_schedules
+from tests.support.store import append_records as append_by
 from tests.support.store import store_of
 
 QUICK, MANY = 6, 200
@@ -88,7 +89,8 @@ class Changes(Schedule):
         key = self.new_key()
         self.log[-1] += f" {key!r} to {topic_partition}"
         results: list[AppendResult] = []
-        store_of(cluster).append_records(
+        append_by(
+            store_of(cluster),
             timeout_ms=0,
             required_acks=-1,
             entries_per_partition={topic_partition: encode_batch([Record(0, 1000, key, b"v")])},

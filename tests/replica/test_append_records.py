@@ -52,6 +52,7 @@ from tests.support.faults import (
 )
 from tests.support.reference import Record, encode_batch, split_batches, with_crc
 from tests.support.soundness import ensure_sound
+from tests.support.store import append_records as append_by
 from tests.support.store import reader_of, store_of
 
 with warnings.catch_warnings():
@@ -231,7 +232,8 @@ def test_a_lock_that_is_let_go_in_time_is_taken(cluster: Cluster) -> None:
 def test_an_append_waits_no_longer_for_a_lock_than_its_timeout(cluster: Cluster) -> None:
     answers: list[AppendResult] = []
     with store_of(another(cluster)).manager.locks.partitions([EVENTS]):
-        store_of(cluster).append_records(
+        append_by(
+            store_of(cluster),
             timeout_ms=50,
             required_acks=-1,
             entries_per_partition={EVENTS: batch()},

@@ -26,9 +26,10 @@ from spark_kbatch.log import retention
 from spark_kbatch.log.segment import segment_at
 from spark_kbatch.log.segments import LogSegments
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import Deletion, TopicPartition
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.manager import RETENTION_CHECK_INTERVAL_MS
+from spark_kbatch.store.reports import Deletion
 from tests.support import builders
 from tests.support.builders import JOB, append_records, batch
 from tests.support.faults import (

@@ -68,7 +68,8 @@ def fetch(
         for tp, info in infos.items()
     }
     params = FetchParams(**{"max_wait_ms": 60_000} | options)
-    store_of(cluster).fetch_messages(params, wanted, answer)
+    parts = store_of(cluster)
+    parts.manager.fetch_messages(params, wanted, answer, replicas=parts.snapshots.replicas)
     return answer
 
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from spark_kbatch.cluster.catalog import FolderCatalog
 from spark_kbatch.commit import compaction, sequences, snapshot
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.errors import (
@@ -312,7 +313,7 @@ def test_a_topic_is_not_made_under_the_id_of_one_whose_deletion_waits_for_a_disk
 ) -> None:
     case = Case(2)
     cluster = case.process
-    moved = store_of(cluster).make_moved_topic("moved", "", [0], {})
+    moved = FolderCatalog(store_of(cluster)).create_moved_topic("moved", "", [0], {})
     if is_away:
         disks_go_away(case, 2)
     cluster.delete_topic("moved")
@@ -320,10 +321,10 @@ def test_a_topic_is_not_made_under_the_id_of_one_whose_deletion_waits_for_a_disk
         disks_go_away(case, 2)
 
     with pytest.raises(KafkaStorageError, match="mount the log dirs that are away"):
-        store_of(cluster).make_moved_topic("moved", moved.topic_id, [0], {})
+        FolderCatalog(store_of(cluster)).create_moved_topic("moved", moved.topic_id, [0], {})
 
     disks_come_back(case, 2)
-    again = store_of(cluster).make_moved_topic("moved", moved.topic_id, [0], {})
+    again = FolderCatalog(store_of(cluster)).create_moved_topic("moved", moved.topic_id, [0], {})
     assert again.topic_id == moved.topic_id
     assert store_of(cluster).metadata.deleted.all() == []
     cluster.create_topic("another")

@@ -27,6 +27,7 @@ from tests.support.faults import FaultyFiles
 from tests.support.killed_children import PATIENCE_S, Children, kills, lines
 from tests.support.reference import Record, encode_batch
 from tests.support.soundness import ensure_sound
+from tests.support.store import append_records as append_by
 from tests.support.store import store_of
 
 OTHERS, EVENTS = TopicPartition("others", 0), TopicPartition("events", 0)
@@ -58,7 +59,8 @@ def produce(path: Path, notes: Path) -> None:
             key = f"{notes.name}-{number}".encode()
             data = encode_batch([Record(0, number, key, b"value")])
             found: dict[TopicPartition, AppendResult] = {}
-            store_of(cluster).append_records(
+            append_by(
+                store_of(cluster),
                 timeout_ms=PATIENCE_S * 1000,
                 required_acks=-1,
                 entries_per_partition=dict.fromkeys((EVENTS, OTHERS), data),

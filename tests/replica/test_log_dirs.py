@@ -14,14 +14,14 @@ import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError, KafkaStorageError
-from spark_kbatch.log.checkpoints import random_id, write_partition_metadata
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.log.checkpoints import write_partition_metadata
+from spark_kbatch.model import TopicPartition, random_id
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.replica.administration import LogDirInfo
-from spark_kbatch.replica.given_up import GivenUp
+from spark_kbatch.store.reports import GivenUp, LogDirInfo
 from tests.support import builders
 from tests.support.builders import append_records, batch, staged
 from tests.support.failing_disks import EVENTS, Disks, Killed, a_replicated_cluster, bytes_of
+from tests.support.store import append_records as append_by
 from tests.support.store import store_of
 
 COPIED = TopicPartition("__transaction_state", 0)
@@ -314,7 +314,7 @@ def test_replicate_shows_records_whose_writer_died_after_its_answer(tmp_path: Pa
         raise Killed
 
     with pytest.raises(Killed):
-        store_of(cluster).append_records(
+        append_by(store_of(cluster),
             timeout_ms=1000, required_acks=1, entries_per_partition={EVENTS: builders.batch(n=1)},
             on_complete=die, flush=False,
         )  # fmt: skip

@@ -17,9 +17,9 @@ from spark_kbatch import Cluster, TopicPartition
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError, LogDirLockedError
 from spark_kbatch.files import Files
-from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.server.housekeeping import Housekeeping
+from spark_kbatch.store.reports import GivenUp
 from tests.support import builders
 from tests.support.failing_disks import Disks, Killed
 from tests.support.reference import Record, encode_batch

@@ -43,6 +43,7 @@ from tests.support.failing_disks import (
     replicas,
     with_clock,
 )
+from tests.support.store import append_records as append_by
 from tests.support.store import reader_of, store_of
 
 BATCHES = [batch(n=n + 1, seed=n) for n in range(8)]
@@ -463,7 +464,8 @@ class Answer:
 
 def send(cluster: Cluster, data: bytes, *, required_acks: int = -1) -> Answer:
     answer = Answer()
-    store_of(cluster).append_records(
+    append_by(
+        store_of(cluster),
         timeout_ms=500,
         required_acks=required_acks,
         entries_per_partition={EVENTS: data},

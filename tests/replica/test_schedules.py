@@ -63,6 +63,7 @@ from tests.support.failing_disks import (
 )
 from tests.support.reference import Record, encode_batch
 from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_schedules
+from tests.support.store import append_records as append_by
 from tests.support.store import reader_of, store_of
 
 QUICK, MANY = 75, 5000
@@ -133,7 +134,8 @@ class Appends(Schedule):
         self.log[-1] += f" {one.key!r} by {number}, acks {acks}"
         size = self.rng.choice([1, 3])
         records = [Record(n, 1000 + n, one.key, b"value") for n in range(size)]
-        store_of(self.processes[number]).append_records(
+        append_by(
+            store_of(self.processes[number]),
             timeout_ms=TIMEOUT_MS,
             required_acks=acks,
             entries_per_partition={EVENTS: encode_batch(records)},

@@ -46,7 +46,7 @@ from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, ConfigError, KafkaStorageError, KBatchError
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.replica.given_up import GivenUp
+from spark_kbatch.store.reports import GivenUp
 from tests.support import builders
 from tests.support.failing_disks import (
     Killed,
@@ -57,6 +57,7 @@ from tests.support.failing_disks import (
 )
 from tests.support.reference import Record, encode_batch
 from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_schedules
+from tests.support.store import append_records as append_by
 from tests.support.store import reader_of, store_of
 
 QUICK, MANY = 60, 5000
@@ -262,7 +263,8 @@ class Topics(Schedule):
         self.known[key] = self.ids[tp.topic]
         results: list[AppendResult] = []
         store = store_of(self.processes[number])
-        store.append_records(
+        append_by(
+            store,
             timeout_ms=0,
             required_acks=acks,
             entries_per_partition={tp: encode_batch([self.record(key)])},

@@ -13,7 +13,7 @@ import confluent_kafka
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.cluster.folder_store import FolderStore
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import RecordTooLargeError
 from spark_kbatch.model import EARLIEST, LATEST, MAX_TIMESTAMP, TopicPartition
 from spark_kbatch.server.appends import Appends
@@ -571,7 +571,7 @@ def test_a_producer_id_that_is_not_found_in_time_is_answered_with_a_retriable_er
 ) -> None:
     monkeypatch.setattr("spark_kbatch.server.producer_ids._TAKES_WITHIN_S", 0.05)
     asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
-    with FolderStore(cluster.path).manager.locks.metadata():
+    with FolderParts(cluster.path).manager.locks.metadata():
         late = client.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)
 
     assert (late.error_code, late.producer_id) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1)
@@ -709,7 +709,7 @@ def test_a_topic_that_is_not_created_in_time_is_answered_with_a_retriable_error(
     ]
     asked = MetadataRequest(topics=topics, allow_auto_topic_creation=True)
 
-    with FolderStore(cluster.path).manager.locks.metadata():
+    with FolderParts(cluster.path).manager.locks.metadata():
         found = client.ask(ApiKey.METADATA, 9, asked).topics
     codes = [ErrorCode.LEADER_NOT_AVAILABLE, 0, ErrorCode.LEADER_NOT_AVAILABLE]
     assert [one.error_code for one in found] == codes

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.cluster.folder_store import FolderStore
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.options.server import SERVER_OPTIONS, ServerConfig
 from spark_kbatch.options.topic import CONFIG_OPTIONS, TopicConfig
 from spark_kbatch.server import configs
@@ -421,7 +421,7 @@ def test_a_change_waits_for_a_commit_for_a_limited_time(
 ) -> None:
     monkeypatch.setattr(configs, "_TIMEOUT_S", 0.01)
 
-    with FolderStore(cluster.path).manager.locks.commit():
+    with FolderParts(cluster.path).manager.locks.commit():
         result = alter(handler, ("retention.ms", SET, "5"))
 
     assert result.error_code == ErrorCode.REQUEST_TIMED_OUT

@@ -325,7 +325,7 @@ def test_a_request_whose_handler_fails_is_answered_with_an_error(
     def fail() -> int:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(store_of(cluster), "fetch_messages", lambda *_, **__: fail())
+    monkeypatch.setattr(store_of(cluster).manager, "fetch_messages", lambda *_, **__: fail())
     with RawClient(server) as client:
         found = client.ask(ApiKey.FETCH, 12, fetch(0, max_wait_ms=1000))
         assert found.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
@@ -376,7 +376,7 @@ def test_a_failed_append_is_answered_and_later_ones_go_on(
     def fail(**_: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(store_of(cluster), "append_records", fail)
+    monkeypatch.setattr(store_of(cluster).manager, "append_records", fail)
     with RawClient(server) as client:
         found = produced(client.ask(ApiKey.PRODUCE, 9, produce(BATCH)))
         assert found.error_code == ErrorCode.UNKNOWN_SERVER_ERROR

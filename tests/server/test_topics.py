@@ -13,7 +13,7 @@ import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.catalog.topic_files import TopicFiles
-from spark_kbatch.cluster.folder_store import FolderStore
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
@@ -515,7 +515,7 @@ def test_offsets_outside_the_log_are_refused_for_deletion(
 def test_changes_wait_for_a_commit_only_until_they_time_out(
     cluster: Cluster, handler: TopicsHandler
 ) -> None:
-    locks = FolderStore(cluster.path).manager.locks
+    locks = FolderParts(cluster.path).manager.locks
     partition = RECORDS.DeleteRecordsPartition(partition_index=0, offset=0)
     records = [RECORDS(name="events", partitions=[partition])]
 

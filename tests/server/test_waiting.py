@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.cluster.folder_store import FolderStore
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.server.appends import Appends
 from spark_kbatch.server.fetch import FetchHandler
@@ -182,7 +182,7 @@ def test_producer_ids_that_wait_for_a_lock_delay_no_other_requests(
     asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
     clients = [RawClient(server) for _ in range(LOCKED)]
     with RawClient(server) as other:
-        with FolderStore(cluster.path).manager.locks.metadata():
+        with FolderParts(cluster.path).manager.locks.metadata():
             for client in clients:
                 client.send(request(ApiKey.INIT_PRODUCER_ID, 4, asked))
             started = time.monotonic()

@@ -19,13 +19,14 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.catalog import folder_clock as clock_module
 from spark_kbatch.cluster import job as job_module
-from spark_kbatch.cluster.job import Job, Staged
+from spark_kbatch.cluster.job import Job
 from spark_kbatch.commit import coordinator
 from spark_kbatch.errors import CommitError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.writes import begin_job
 from spark_kbatch.options.write import parse_write_options
+from spark_kbatch.store.job import StagedRows
 from tests.support import builders
 from tests.support.soundness import ensure_sound
 from tests.support.store import store_of
@@ -53,7 +54,7 @@ def begin(cluster: Cluster, **options: str) -> Job:
     return begin_job(parse_write_options(given | options))
 
 
-def stage(job: Job) -> Staged:
+def stage(job: Job) -> StagedRows:
     return job.stage(iter([VALUES]))
 
 
@@ -373,13 +374,13 @@ def test_a_commit_removes_staged_files_of_abandoned_jobs(
 
     ensure_next_job_works(cluster)
     left = {path.name for path in (cluster.path / "staging-0").iterdir()}
-    assert left == {silent._transaction, alive._transaction}
-    assert f"staged by abandoned job {dead._transaction}" in caplog.text
+    assert left == {silent.id, alive.id}
+    assert f"staged by abandoned job {dead.id}" in caplog.text
 
     job = begin(cluster, **{"staging.retention.ms": str(6 * DAY_MS)})
     job.commit([stage(job)])
     left = {path.name for path in (cluster.path / "staging-0").iterdir()}
-    assert left == {alive._transaction}
+    assert left == {alive.id}
 
 
 def test_tasks_and_commit_of_a_job_whose_files_were_collected_fail_and_name_the_option(

@@ -317,8 +317,8 @@ def test_what_a_place_has_not_is_refused_by_one_error(cluster: Cluster) -> None:
     asked: dict[str, Callable[[], object]] = {
         "groups": cluster.groups,
         "commits": cluster.history,
-        "disks": cluster.log_dirs,
-        "upkeep": cluster.collect_garbage,
+        "disks": cluster.collect_garbage,
+        "upkeep": lambda: [*cluster.verify()],
         "server": cluster.running_server,
     }
     for part, use in asked.items():
@@ -328,6 +328,13 @@ def test_what_a_place_has_not_is_refused_by_one_error(cluster: Cluster) -> None:
         with pytest.raises(ConfigError) as refused:
             use()
         assert cluster._store.why_not in str(refused.value)
+
+
+def test_what_is_sound_is_verified_and_repaired_where_a_place_has_upkeep(cluster: Cluster) -> None:
+    cluster.create_topic("events")
+    if cluster.has("upkeep"):
+        assert not any(report.found or report.damaged for report in cluster.verify())
+        assert not any(report.found or report.damaged for report in cluster.repair())
 
 
 def test_a_place_tells_where_it_is_or_that_it_has_no_such_address(cluster: Cluster) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_kbatch.bucket.job import BucketJob, BucketStaged
+from spark_kbatch.bucket.job import BucketJob
 from spark_kbatch.opening.writes import begin_job
 from spark_kbatch.options.write import parse_write_options
+from spark_kbatch.store.job import StagedRows
 
 QUERY = "a-query"
 
@@ -35,9 +36,7 @@ def rows(values: Sequence[str], **columns: Any) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"value": values, **given})
 
 
-def staged(
-    job: BucketJob, *tasks: Sequence[str], query_id: str | None = None
-) -> list[BucketStaged]:
+def staged(job: BucketJob, *tasks: Sequence[str], query_id: str | None = None) -> list[StagedRows]:
     """Stage the values of each task, and return what they tell the commit."""
     return [
         pickle.loads(pickle.dumps(job.stage(rows(values), application_id="app", query_id=query_id)))

@@ -25,6 +25,7 @@ from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX, RecordBatchBuilder
 from spark_kbatch.record.header import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
 from tests.support.reference import Record, decode_batches, encode_batch, read_header
+from tests.support.store import append_records as append_by
 from tests.support.store import reader_of, store_of
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -198,9 +199,10 @@ def append_records(
     timeout_ms: int = 1000,
     **named: Any,
 ) -> dict[TopicPartition, AppendResult]:
-    """Return what `FolderStore.append_records` answers, and check that it answers once."""
+    """Return what `FolderParts.append_records` answers, and check that it answers once."""
     answers: list[Mapping[TopicPartition, AppendResult]] = []
-    store_of(cluster).append_records(
+    append_by(
+        store_of(cluster),
         timeout_ms=timeout_ms,
         required_acks=required_acks,
         entries_per_partition={TopicPartition(*place): data for place, data in entries.items()},

@@ -17,8 +17,8 @@ from spark_kbatch import Cluster
 from spark_kbatch.catalog.log_dirs import RETRY_MS
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.errors import ConfigError, KBatchError
-from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.store.reports import RepairReport
 from tests.support import builders
 from tests.support.crashes import another_boot
 from tests.support.failing_disks import (

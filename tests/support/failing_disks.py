@@ -18,7 +18,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition
-from spark_kbatch.replica.view import ReplicaInfo
+from spark_kbatch.store.reports import ReplicaInfo
 from tests.support import builders
 from tests.support.disk import Disk, DiskFiles, Node
 from tests.support.faults import Faults, Unflushed
@@ -216,8 +216,7 @@ def with_clock(cluster: Cluster, clock: Clock) -> Cluster:
     store_of(again).manager = ReplicaManager(
         store_of(cluster).files, metadata, clock.time_of_day, monotonic_ms=clock, uses_threads=False
     )
-    for snapshots in (store_of(again).snapshots, store_of(again).prompt_snapshots):
-        snapshots._manager = store_of(again).manager
+    store_of(again).snapshots._manager = store_of(again).manager
     return again
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_kbatch import Cluster
-from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.offsets_store import OffsetsStore
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.groups.coordinator import GroupCoordinator
@@ -197,7 +197,7 @@ class Client:
 class Coordinated:
     """The coordinator of a cluster's groups, and its clock."""
 
-    def __init__(self, backend: Cluster | FolderStore, **config: Any) -> None:
+    def __init__(self, backend: Cluster | FolderParts, **config: Any) -> None:
         self.backend = store_of(backend) if isinstance(backend, Cluster) else backend
         self.config = GroupConfig(**{"group_initial_rebalance_delay_ms": 0} | config)
         self.ms = 0  # since the test started

@@ -11,7 +11,7 @@ from typing import Any
 from spark_kbatch.bucket import batch_stream
 from spark_kbatch.bucket.entries import LedgerCommit, encode
 from spark_kbatch.bucket.garbage import GarbageCollector
-from spark_kbatch.bucket.job import BucketJob, BucketStaged
+from spark_kbatch.bucket.job import BucketJob
 from spark_kbatch.bucket.ledger import Ledger
 from spark_kbatch.bucket.names import NUMBER_MAX, entry_name
 from spark_kbatch.bucket.objects import CreateAnswer, ObjectInfo
@@ -21,6 +21,7 @@ from spark_kbatch.bucket.transport import BucketTransport
 from spark_kbatch.errors import CommitError
 from spark_kbatch.record.header import BatchHeader
 from spark_kbatch.store.commits import NOTHING_VISIBLE
+from spark_kbatch.store.job import StagedRows
 
 
 def _put(owner: Any, name: str, value: Any) -> Any:
@@ -87,7 +88,7 @@ def forget_micro_batches() -> None:
 def commit_each_task_by_itself() -> None:
     """Write an entry for each task of a job."""
 
-    def commit(self: BucketJob, staged: Sequence[BucketStaged]) -> None:
+    def commit(self: BucketJob, staged: Sequence[StagedRows]) -> None:
         for one in staged:
             was(self, [one])
 

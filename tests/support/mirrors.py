@@ -18,7 +18,6 @@ from tests.support import builders, reference
 from tests.support.broker_dirs import a_batch, a_partition
 from tests.support.log_histories import data_batch, marker_batch
 from tests.support.reference import Record
-from tests.support.store import store_of
 
 MIRROR = "a-mirror"
 Contents = dict[TopicPartition, list[Record]]
@@ -35,7 +34,7 @@ def mirrored(
 ) -> MirrorProgress:
     """Mirror topics of what lies at a path."""
     if isinstance(target, Cluster):
-        target = PathTarget(store_of(target), name)
+        target = PathTarget(target._store, name)
     mirror = Mirror(
         open_reader(source).source, target, mirror_settings(name, source, **given), on_progress
     )

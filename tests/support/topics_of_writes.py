@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from spark_kbatch.cluster import job
-from spark_kbatch.cluster.folder_store import FolderStore
+from spark_kbatch.cluster.catalog import FolderCatalog
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.staging import Extent
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.producer.task_producer import TaskProducer
-from spark_kbatch.store.job import topic_to_write
+from spark_kbatch.store.job import TopicsOfJob
 
 
-def find_or_create_topic(parts: FolderStore, name: str, options: WriteOptions) -> Topic:
+def find_or_create_topic(parts: FolderParts, name: str, options: WriteOptions) -> Topic:
     """Return the topic that a write goes to, created with its options if it does not exist."""
-    found = topic_to_write(parts.metadata.topics.find, name, options)
-    return found or parts.make_planned_topic(job.plan_topic(parts, name, options))
+    topics, catalog = TopicsOfJob(options), FolderCatalog(parts)
+    return topics.find(catalog, name) or catalog.create(topics.plan(catalog, name))
 
 
 def task_producer(
-    parts: FolderStore, transaction: str, options: WriteOptions
+    parts: FolderParts, transaction: str, options: WriteOptions
 ) -> TaskProducer[list[Extent]]:
     """Return the producer of a task, which creates the topics that it writes to."""
     return job.task_producer(

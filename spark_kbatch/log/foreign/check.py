@@ -17,10 +17,10 @@ from pathlib import Path
 
 from spark_kbatch.files import Files
 from spark_kbatch.log.contents import DumpedBatch, Gap, batches, entries
-from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.log.segment import Segment, base_offset_of, segment_at
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import legacy
+from spark_kbatch.store.reports import RepairReport
 
 _OTHERS = (".timeindex", ".txnindex", ".snapshot")
 

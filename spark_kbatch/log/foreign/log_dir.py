@@ -62,7 +62,7 @@ _LOGS = (".log", ".log.swap")
 _PARTITION_FILES = frozenset({PARTITION_METADATA, LEADER_EPOCHS})
 
 if TYPE_CHECKING:
-    from spark_kbatch.log.repair import RepairReport
+    from spark_kbatch.store.reports import RepairReport
 
 
 class ForeignLogDir:

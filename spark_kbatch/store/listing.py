@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from spark_kbatch.cluster.catalog import existing
 from spark_kbatch.errors import KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.options.topic import Topic
 
 _Result = TypeVar("_Result")
+
+
+def existing(find: Callable[[str], Topic], names: Iterable[str]) -> list[Topic]:
+    """Return the topics with these names, without those deleted since the names were listed."""
+    found = []
+    for name in names:
+        with contextlib.suppress(UnknownTopicOrPartitionError):
+            found.append(find(name))
+    return found
 
 
 def damaged_topics(

@@ -1,0 +1,178 @@
+"""The topics of a place of our own, to create: what follows from finding, planning and creating one of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from spark_kbatch.errors import UnknownTopicOrPartitionError
+from spark_kbatch.options.topic import (
+    Topic,
+    TopicConfig,
+    ensure_has_all,
+    ensure_not_internal,
+    parse_topic_options,
+    settings_of_a_new_topic,
+)
+
+
+class OwnCatalog(Protocol):
+    """The part of a `Catalog` that is the same for a folder, a bucket and memory.
+
+    A topic is planned, with an id of its own, and then created unless another one has its name by then.
+    """
+
+    def find(self, name: str) -> Topic | None:
+        """Return a topic as it is now; None if there is none."""
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic as it is now; raises UnknownTopicOrPartitionError, which says what there is."""
+
+    def plan(
+        self,
+        name: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        config: TopicConfig,
+        given: Iterable[str],
+    ) -> Topic:
+        """Return a topic as it would be created now, for `create`.
+
+        Args:
+            name: of the topic, which is not internal.
+            partitions: how many.
+            replication_factor: copies of each record.
+            config: all settings.
+            given: keys of the settings that were given, also of those with the default's value.
+
+        Raises:
+            InvalidTopicError: the name.
+            ConfigError: what the place does not have.
+        """
+
+    def create(
+        self, planned: Topic, first_offsets: Sequence[int] = (), *, level: int = logging.WARNING
+    ) -> Topic:
+        """Create a topic as `plan` returned it, unless one of its name exists; return what exists then.
+
+        Args:
+            planned: which.
+            first_offsets: where each partition begins; 0 by default.
+            level: of the line in the log that tells the creation: a warning where no one asked for it.
+        """
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None,
+        replication_factor: int | None,
+        config: TopicConfig | Mapping[str, object],
+        exist_ok: bool,
+        implied: bool = False,
+    ) -> Topic:
+        """Create a topic, with one partition and one replica by default.
+
+        Args:
+            name, partitions, replication_factor, config, exist_ok: as for any place.
+            implied: whether no one asked for it: it is logged as a warning, and one that another writer has
+                created meanwhile will do, whatever it has.
+        """
+        ensure_not_internal(name)
+        settings, given = settings_of_a_new_topic(config)
+        found = self.find(name)
+        if found is None:
+            planned = self.plan(
+                name,
+                partitions=partitions or 1,
+                replication_factor=replication_factor or 1,
+                config=TopicConfig(**settings),
+                given=given,
+            )
+            found = self.create(planned, level=logging.WARNING if implied else logging.INFO)
+            if implied or found.topic_id == planned.topic_id:
+                return found
+        ensure_has_all(
+            found,
+            exist_ok=exist_ok,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            settings=settings,
+        )
+        return found
+
+    def create_moved_topic(
+        self, name: str, topic_id: str, first_offsets: Sequence[int], config: Mapping[str, str]
+    ) -> Topic:
+        """Create a topic with one replica that goes on with what it has elsewhere, as `create` does.
+
+        Args:
+            name: of the topic.
+            topic_id: that it has; empty for a new one.
+            first_offsets: where each partition begins.
+            config: its settings, by Kafka's keys.
+
+        Raises:
+            ConfigError: what the place does not have.
+        """
+        ensure_not_internal(name)
+        planned = self.plan(
+            name,
+            partitions=len(first_offsets),
+            replication_factor=1,
+            config=TopicConfig(**parse_topic_options(config)),
+            given=config,
+        )
+        if topic_id:
+            planned = replace(planned, topic_id=topic_id)
+        return self.create(planned, first_offsets)
+
+    def found_again(self, topic: Topic) -> Topic:
+        """Return the topic that a job has found at its begin, for one of its tasks.
+
+        Raises:
+            UnknownTopicOrPartitionError: it was deleted since; none is created in its place.
+        """
+        found = self.find(topic.name)
+        if found is None or found.topic_id != topic.topic_id:
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic.name!r} was deleted while the job ran; "
+                + ("create it again and run" if found is None else "it was created again: run")
+                + " the job again"
+            )
+        return found
+
+    def topic_to_write(self, name: str, last: Topic | None) -> Topic:
+        """Return a topic for a producer, which was given `last` before; raises as `topic`."""
+        del last
+        return self.topic(name)
+
+    def finder(self, *, create: bool) -> Callable[[str], Topic]:
+        """Return what finds topics for one producer, and with `create` creates those that do not exist.
+
+        A topic that it has found before, and that was deleted since, is not created again.
+        """
+        known: dict[str, Topic] = {}
+
+        def find(name: str) -> Topic:
+            ensure_not_internal(name)
+            try:
+                topic = self.topic_to_write(name, known.get(name))
+            except UnknownTopicOrPartitionError:
+                if not create or name in known:
+                    raise
+                topic = self.create_topic(
+                    name,
+                    partitions=None,
+                    replication_factor=None,
+                    config={},
+                    exist_ok=True,
+                    implied=True,
+                )
+            known[name] = topic
+            return topic
+
+        return find
