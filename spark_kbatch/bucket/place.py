@@ -44,7 +44,7 @@ def read_cluster(place: Objects) -> ClusterObject | None:
 
     Raises:
         CorruptLedgerError: the object is damaged.
-        UnsupportedLedgerError: a later version has written it.
+        UnsupportedLedgerError: another version has written it.
     """
     data = place.get(names.CLUSTER)
     return None if data is None else read_twice(data, _parsed, lambda: place.get(names.CLUSTER))[1]
@@ -54,7 +54,7 @@ def readable_cluster(place: Objects) -> ClusterObject | None:
     """Return which cluster lies at a place; None if none does, or the object is damaged.
 
     Raises:
-        UnsupportedLedgerError: a later version has written it.
+        UnsupportedLedgerError: another version has written it.
     """
     try:
         return read_cluster(place)
@@ -67,7 +67,7 @@ def cluster_id_at(url: str, place: Objects) -> str | None:
 
     Raises:
         ConfigError: there are folders of several clusters, and nothing tells which one it is.
-        UnsupportedLedgerError: a later version has written the object.
+        UnsupportedLedgerError: another version has written the object.
     """
     found = readable_cluster(place)
     if found is not None:
