@@ -4,7 +4,7 @@ A checkpoint is a root and the parts that it names, each with its size and sum. 
 that no one else uses, and then the root is created, under a name that tells the entry's number. So what a root
 names is whole. Nothing is read that no root names.
 
-    root    number, id and time of the entry; the format that its builder knows; the part with the heads; by topic id, parts with extents
+    root    number, id and time of the entry; the part with the heads; by topic id, parts with extents
     heads   topics with their partitions, producers, queries with their evidence, mirrors, fences, groups, limits
     extents the changes of one topic's extents by some entries, in the order of entries
 
@@ -48,7 +48,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import FORMAT, Entry, decode
+from spark_kbatch.bucket.entries import Entry, decode
 from spark_kbatch.bucket.extents import (
     Change,
     DataExtent,
@@ -465,7 +465,6 @@ def _pack_root(root: Root) -> bytes:
             "time": root.time_ms,
             "heads": root.heads,
             "extents": {topic_id: parts for topic_id, parts in root.extents.items() if parts},
-            "format": FORMAT,
             "v": _VERSION,
         }
     )

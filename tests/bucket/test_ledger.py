@@ -636,11 +636,12 @@ def test_of_two_clusters_at_one_place_the_first_stays() -> None:
     assert first.cluster_id == CLUSTER_ID
 
 
-def test_a_cluster_of_a_later_version_is_not_opened() -> None:
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_cluster_of_another_version_is_not_opened(version: int) -> None:
     objects = ScriptedObjects()
-    objects.put(names.CLUSTER, seal({"format": 9, "id": CLUSTER_ID, "probe": "", "v": 2}))
+    objects.put(names.CLUSTER, seal({"id": CLUSTER_ID, "probe": "", "v": version}))
 
-    with pytest.raises(UnsupportedLedgerError, match="its 'v' is 2"):
+    with pytest.raises(UnsupportedLedgerError, match=f"its 'v' is {version}; known is 2"):
         read_cluster(objects)
 
 
