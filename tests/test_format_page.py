@@ -92,9 +92,7 @@ def cluster_path(tmp_path: Path) -> Path:
 )
 def test_json_files_have_these_keys(section: str, glob: str, cluster_path: Path) -> None:
     (path,) = cluster_path.glob(glob)
-    may_be_absent = {"replicas", "other_paths"}
-
-    assert keys(section) - may_be_absent == json.loads(path.read_text()).keys()
+    assert keys(section) == json.loads(path.read_text()).keys()
 
 
 def test_commits_have_these_keys() -> None:
