@@ -51,7 +51,7 @@ KBatchError
     SchemaRegistryUnavailableError (also RetriableError)  it was down, slow or busy through all retries
   RefusedEntryError                 a change that the state of a cluster in a bucket does not allow
   CorruptLedgerError                object of a bucket's ledger, reason
-  UnsupportedLedgerError            a bucket that a later version has written, which this one cannot follow
+  UnsupportedLedgerError            a bucket that another version has written, which this one cannot follow
   ClusterReplacedError              another cluster lies at the place of the one that was open
   BucketForkedError                 process that used a bucket, forked process that uses one too
   ObjectAccessDeniedError           request, object, reason: an object store refuses the credentials
@@ -713,12 +713,15 @@ class CorruptLedgerError(KBatchError):
 
 @dataclass(eq=False, repr=False)
 class UnsupportedLedgerError(KBatchError):
-    """An object of a bucket has a format that only a later version of this package knows."""
+    """An object of a bucket has a format that only another version of this package knows."""
 
     name: str  # of the object
     reason: str
 
-    _text = "{name} was written by a later version of spark_kbatch: {reason}; install that version"
+    _text = (
+        "{name} was written by another version of spark_kbatch: {reason}; install that version, which can also "
+        "mirror the topics to a real cluster"
+    )
 
 
 @dataclass(eq=False, repr=False)

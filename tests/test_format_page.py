@@ -13,14 +13,14 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import KINDS
-from spark_kbatch.bucket.extents import DataExtent, IndexRange, Stretch
+from spark_kbatch.bucket.extents import DataExtent, IndexRange, Stretch, pack_index
 from spark_kbatch.log.producers import saved
 from spark_kbatch.log.producers.state import BatchMetadata, ProducerEntry
 from spark_kbatch.log.state import SLOT_SIZE, LogState
 from spark_kbatch.store.commits import Author, Commit
 from tests.conftest import REPOSITORY
-from tests.support.kept_bucket import Maker
+from tests.support.bucket_contents import EVERY_KIND, JOB_ID, TOPIC_ID, stretch_of
+from tests.support.bucket_ledgers import a_ledger, a_place, cluster_of, grow
 
 PAGE = (REPOSITORY / "docs" / "format.md").read_text(encoding="utf-8")
 
@@ -92,9 +92,7 @@ def cluster_path(tmp_path: Path) -> Path:
 )
 def test_json_files_have_these_keys(section: str, glob: str, cluster_path: Path) -> None:
     (path,) = cluster_path.glob(glob)
-    may_be_absent = {"replicas", "other_paths"}
-
-    assert keys(section) - may_be_absent == json.loads(path.read_text()).keys()
+    assert keys(section) == json.loads(path.read_text()).keys()
 
 
 def test_commits_have_these_keys() -> None:
@@ -108,16 +106,19 @@ def test_commits_have_these_keys() -> None:
 
 @pytest.fixture(scope="module")
 def bucket() -> dict[str, dict[str, Any]]:
-    """The JSON of the first line of each sealed object of a bucket with all kinds of entries, by name in its folder."""
-    maker = Maker()
-    maker.make()
-    maker.ledger._maybe_put_hint(is_due=True)
-    found = {}
-    for one in maker.place.list(""):
-        line, *_ = (maker.place.get(one.name) or b"").partition(b"\n")
-        if line.startswith(b"{"):
-            found[one.name.partition("/")[2] or one.name] = json.loads(line)
-    return found
+    """The JSON of the first line of each sealed object of a bucket, by name in its folder."""
+    place = a_place()
+    ledger = a_ledger(place, every=2)
+    grow(ledger, 4)
+    ledger._maybe_put_hint(is_due=True)
+    name = names.index_name(7, JOB_ID, "ef" * 16)
+    cluster_of(place).put(name, pack_index(name, {TOPIC_ID: [stretch_of(0, 0)]})[0])
+    return {
+        one.name.partition("/")[2] or one.name: json.loads(
+            (place.get(one.name) or b"").partition(b"\n")[0]
+        )
+        for one in place.list("")
+    }
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def bucket() -> dict[str, dict[str, Any]]:
     [
         pytest.param("The object cluster", "cluster", id="cluster"),
         pytest.param("An entry", names.entry_name(0), id="entry"),
-        pytest.param("The root of a checkpoint", names.root_name(12), id="root"),
+        pytest.param("The root of a checkpoint", names.CHECKPOINTS, id="root"),
         pytest.param("The heads of a checkpoint", "/heads", id="heads"),
         pytest.param("The extents of a topic in a checkpoint", "/extents-", id="extents"),
         pytest.param("hint", "hint", id="hint"),
@@ -140,20 +141,12 @@ def test_objects_of_a_bucket_have_these_keys(
     assert all(keys(section) == values.keys() for values in objects)
 
 
-def test_each_kind_of_entry_is_there_with_its_keys(bucket: dict[str, dict[str, Any]]) -> None:
+def test_each_kind_of_entry_is_there_with_its_keys() -> None:
     page = {
         row[0].strip("`"): {*re.findall(r"`(\w+)`", row[1])} for row in rows("Kinds of entries")
     }
-    entries = [values for name, values in bucket.items() if name.startswith(names.LEDGER)]
 
-    assert page.keys() == KINDS.keys()
-    told = {one["kind"]: one["content"].keys() for one in entries if one["kind"] != "later"}
-    assert told.keys() == page.keys()
-    for kind, content in told.items():
-        assert content <= page[kind] if kind == "commit" else content == page[kind], kind
-    assert page["commit"] == {
-        key for one in entries if one["kind"] == "commit" for key in one["content"]
-    }
+    assert page == {content.kind: {*content.values()} for content in EVERY_KIND}
 
 
 def test_names_stretches_and_extents_are_as_the_page_says(bucket: dict[str, Any]) -> None:

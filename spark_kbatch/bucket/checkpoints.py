@@ -4,8 +4,8 @@ A checkpoint is a root and the parts that it names, each with its size and sum. 
 that no one else uses, and then the root is created, under a name that tells the entry's number. So what a root
 names is whole. Nothing is read that no root names.
 
-    root    number, id and time of the entry; the format that its builder knows; the part with the heads; by topic id, parts with extents
-    heads   topics with their partitions, producers, queries, mirrors, fences, groups, limits
+    root    number, id and time of the entry; the part with the heads; by topic id, parts with extents
+    heads   topics with their partitions, producers, queries with their evidence, mirrors, fences, groups, limits
     extents the changes of one topic's extents by some entries, in the order of entries
 
 All are sealed lines. A root names the parts of the newest root before it again, and adds one part for each topic
@@ -48,7 +48,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import FORMAT, Entry, decode
+from spark_kbatch.bucket.entries import Entry, decode
 from spark_kbatch.bucket.extents import (
     Change,
     DataExtent,
@@ -90,7 +90,7 @@ logger = logging.getLogger(__name__)
 _LISTINGS_MAX = 100  # each after the newest root was deleted
 _MERGED_FROM = 2  # a part is merged with one before it that has up to so many times its size
 _ROWS_MAX = 100_000_000
-_VERSION = 1  # of roots and parts
+_VERSION = 2  # of roots and parts
 
 
 class Root(NamedTuple):
@@ -465,7 +465,6 @@ def _pack_root(root: Root) -> bytes:
             "time": root.time_ms,
             "heads": root.heads,
             "extents": {topic_id: parts for topic_id, parts in root.extents.items() if parts},
-            "format": FORMAT,
             "v": _VERSION,
         }
     )
@@ -511,14 +510,8 @@ def _pack_changes(changes: Mapping[int, Iterable[Change]]) -> bytes:
 
 def pack_heads(state: LedgerState) -> bytes:
     """Return a state as bytes, without its number and extents: equal states give equal bytes."""
-    evidence = {
-        key: head.evidence._asdict()
-        for key, head in state.queries.items()
-        if head.evidence is not None
-    }
     return seal(
-        ({"evidence": evidence} if evidence else {})
-        | {
+        {
             "cluster": state.cluster_id,
             "format": state.format,
             "horizon": state.horizon,
@@ -528,7 +521,6 @@ def pack_heads(state: LedgerState) -> bytes:
                     "config": topic.config,
                     "created": topic.created,
                     "id": topic.topic_id,
-                    "ledger": topic.ledger,
                     "name": topic.name,
                     "partitions": [
                         [head.start_offset, head.next_offset, head.leader_epoch]
@@ -538,7 +530,12 @@ def pack_heads(state: LedgerState) -> bytes:
                 for _, topic in sorted(state.topics.items())
             ],
             "producers": [[*key, *head] for key, head in sorted(state.producers.items())],
-            "queries": [[key, *head[:3]] for key, head in sorted(state.queries.items())],
+            "queries": [[key, *head[:2]] for key, head in sorted(state.queries.items())],
+            "evidence": {
+                key: head.evidence._asdict()
+                for key, head in state.queries.items()
+                if head.evidence is not None
+            },
             "mirrors": state.mirrors,
             "fences": state.fences,
             "groups": {
@@ -551,12 +548,13 @@ def pack_heads(state: LedgerState) -> bytes:
 
 def unpack_heads(found: StoredObject) -> LedgerState:
     """Return the state that a part has, without what the root tells; raises CorruptLedgerError."""
-    limits, mirrors, fences, groups = map(found.object, ("limits", "mirrors", "fences", "groups"))
+    limits, evidence, mirrors, fences, groups = map(
+        found.object, ("limits", "evidence", "mirrors", "fences", "groups")
+    )
     heads = [*map(_topic, found.objects("topics", count_max=_ROWS_MAX))]
     topics = {topic.topic_id: topic for topic in heads}
     if len({topic.name for topic in topics.values()}) < len(heads):
         raise found.damaged("topics", heads, "topics of different names and ids")
-    evidence = found.object("evidence", default={})
     return LedgerState(
         cluster_id=found.text("cluster", names.RANDOM_ID),
         format=found.integer("format", 1),
@@ -571,14 +569,11 @@ def unpack_heads(found: StoredObject) -> LedgerState:
             if _ensure_there(found, "producers", topics, *row[1:3])
         },
         queries={
-            row[0]: QueryHead(
-                row[1],
-                row[2],
-                row[3],
-                Evidence.of(evidence.object(row[0])) if row[0] in evidence else None,
+            key: QueryHead(
+                number, entry, Evidence.of(evidence.object(key)) if key in evidence else None
             )
-            for row in checked_rows(
-                found, "queries", found.values.get("queries"), str, int, int, int
+            for key, number, entry in checked_rows(
+                found, "queries", found.values.get("queries"), str, int, int
             )
         },
         mirrors={key: mirrors.text(key) for key in mirrors.keys()},
@@ -625,5 +620,4 @@ def _topic(found: StoredObject) -> TopicHead:
         found.integer("created"),
         {key: config.text(key) for key in config.keys()},
         [PartitionHead(*row) for row in rows],
-        found.integer("ledger", 0, 0),
     )

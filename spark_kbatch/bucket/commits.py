@@ -44,16 +44,14 @@ class BucketCommits:
         partitions those count that were written to since.
         """
         with self._ledger.state() as state:
-            last = state.number
-            walk = _Walk(
-                {one.topic_id: one.name for one in state.topics.values()},
-                {
-                    one.topic_id: {n: head.next_offset for n, head in enumerate(one.partitions)}
-                    for one in state.topics.values()
-                },
-            )
+            last, names = state.number, {one.topic_id: one.name for one in state.topics.values()}
+            ends = {
+                one.topic_id: {n: head.next_offset for n, head in enumerate(one.partitions)}
+                for one in state.topics.values()
+            }
+        walk = _Walk(names, ends)
         for entries in self._ledger.windows(last, _WINDOW):
-            walk.learn_names(entries)
+            add_names(names, entries)  # so that most topics that are gone have names
             for entry in reversed(entries):
                 if isinstance(entry.content, Tombstone):
                     return
@@ -90,12 +88,8 @@ class BucketCommits:
 class _Walk:
     """The ends of all partitions, on the way from the newest entry to the oldest."""
 
-    def __init__(self, names: dict[str, str], ends: dict[str, dict[int, int]]) -> None:
+    def __init__(self, names: Mapping[str, str], ends: dict[str, dict[int, int]]) -> None:
         self._names, self._ends = names, ends  # by topic id, then partition
-
-    def learn_names(self, entries: Iterable[Entry]) -> None:
-        """Take the names of topics from entries that create them, so that most that are gone have names."""
-        add_names(self._names, entries)
 
     def back(self, entry: Entry) -> Commit | None:
         """Go to before an entry; return the commit that it is, None if it is none."""

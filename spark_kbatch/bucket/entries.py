@@ -2,8 +2,7 @@
 
 An entry is an object of one sealed line of JSON (`sealed`), so that it can be read with any tool:
 
-    {"before":"9c..","by":"","content":{..},"id":"41..","kind":"commit","number":42,"skip":false,
-     "time":1700000000000,"v":1}
+    {"before":"9c..","by":"","content":{..},"id":"41..","kind":"commit","number":42,"time":1700000000000,"v":2}
 
     v         version of this envelope
     number    of the entry, which is in its name too
@@ -12,12 +11,10 @@ An entry is an object of one sealed line of JSON (`sealed`), so that it can be r
     time      ms: the writer's clock, or the time of the entry before, if that is later
     by        who wrote it, for people
     kind      what happened, which says what is in `content`
-    skip      whether a reader that does not know the kind may go on as if nothing had happened
 
     kind        content: keys in brackets are left out where there is nothing
-    start       cluster, ledgers, format, limits: entry 0, and no other
-    limits      limits: numbers that the fold goes by, by name, in place of those of the same name
-    create      id, name, config, ledger, first_offsets: a topic; one first offset for each partition
+    start       cluster, format, limits, which are numbers that the fold goes by, by name: entry 0, and no other
+    create      id, name, config, first_offsets: a topic; one first offset for each partition
     alter       id, changes: settings of a topic by Kafka's keys; null for the default
     grow        id, first_offsets: of the partitions that are added
     delete      id: a topic with all its records
@@ -38,10 +35,10 @@ An entry is an object of one sealed line of JSON (`sealed`), so that it can be r
     tombstone   nothing: what the entry said is in a checkpoint; number, id and before are as they were
 
 The first offsets and the id of a topic are chosen by who creates it, so that a topic can be moved in with
-those that it had. `ledger` is 0, and `ledgers` 1: there is one ledger.
+those that it had.
 
-A kind that is not listed here may be written only after an entry `format`. A reader of this version goes on
-after one with `skip`, and stops at one without. Keys and versions that it does not know stop it as well.
+A kind that is not listed here may be written only after an entry `format`. A reader of this version stops at
+it, as at a key or a version that it does not know.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.extents import NameTable, Stretch, Stretches, StretchReader, packed
@@ -62,7 +59,7 @@ from spark_kbatch.stored_json import StoredObject
 
 FORMAT = 1  # of what this version writes
 CLOSED = 2**53 - 1  # in place of a format: no one writes after it; see `recovery`
-ENVELOPE_VERSION = 1
+ENVELOPE_VERSION = 2
 ENTRY_BYTES_MAX = 256 << 10
 NO_ENTRY = -1  # the number before the first one
 NO_ENTRY_ID = "0" * names.ID_DIGITS
@@ -70,37 +67,10 @@ NO_ENTRY_ID = "0" * names.ID_DIGITS
 # Names of limits.
 STAGING_TIMEOUT_MS = "staging.timeout.ms"
 PRODUCER_ID_EXPIRATION_MS = "producer.id.expiration.ms"
-TRANSACTIONAL_ID_EXPIRATION_MS = "transactional.id.expiration.ms"
 
-_ENVELOPE = {"before", "by", "content", "id", "kind", "number", "skip", "time", "v"}
+_ENVELOPE = {"before", "by", "content", "id", "kind", "number", "time", "v"}
 
 StartOffsetsByTopic = Mapping[str, Mapping[int, int]]  # by topic id, then partition
-
-
-class Content(Protocol):
-    """The content of an entry, by its kind."""
-
-    @property
-    def kind(self) -> str:
-        """Its kind."""
-
-    @property
-    def may_be_skipped(self) -> bool:
-        """Whether a reader that does not know the kind may go on."""
-
-    def values(self) -> dict[str, Any]:
-        """Return the content as JSON."""
-
-
-class Entry(NamedTuple):
-    """One entry of a ledger."""
-
-    number: int
-    entry_id: str
-    before: str  # id of the entry with the number below
-    time_ms: int
-    content: Content
-    by: str = ""
 
 
 # What reads a key of a content, and what writes it, with the names of objects in a table.
@@ -120,15 +90,13 @@ class _Key(NamedTuple):
     write: _Write = _as_it_is
 
 
-class _KnownKind:
-    """A kind of entry that this version knows; its format is a table of keys."""
+class Content:
+    """The content of an entry, by its kind; its format is a table of keys."""
 
     kind: ClassVar[str]
     keys: ClassVar[Mapping[str, _Key]] = {}
     has_objects: ClassVar[bool] = False  # whether their names are in a list beside the keys
     leaves_out: ClassVar[bool] = False  # keys where there is nothing
-
-    may_be_skipped: ClassVar[bool] = False
 
     def values(self) -> dict[str, Any]:
         """Return the content as JSON."""
@@ -143,6 +111,17 @@ class _KnownKind:
         """Return the content that is read."""
         _ensure_known(found, *cls.keys, *(["objects"] if cls.has_objects else []))
         return cls(**{one.field: one.read(found, key) for key, one in cls.keys.items()})
+
+
+class Entry(NamedTuple):
+    """One entry of a ledger."""
+
+    number: int
+    entry_id: str
+    before: str  # id of the entry with the number below
+    time_ms: int
+    content: Content
+    by: str = ""
 
 
 # How keys are read and written.
@@ -169,11 +148,6 @@ def _changes(found: StoredObject, key: str) -> dict[str, str | None]:
 def _numbers(found: StoredObject, key: str) -> dict[str, int]:
     values = found.object(key)
     return {one: values.integer(one) for one in values.keys()}
-
-
-def _one_ledger(found: StoredObject, key: str) -> int:
-    ensure_version(found, 1, key=key)
-    return 1
 
 
 def _offsets(found: StoredObject, key: str) -> tuple[int, ...]:
@@ -255,62 +229,47 @@ def _group_offsets(groups: StoredObject, group: str) -> tuple[CommittedGroupOffs
 
 _TOPIC = _Key("topic_id", _text(names.TOPIC_ID))
 _FIRST_OFFSETS = _Key("first_offsets", _offsets)
-_LIMITS = _Key("limits", _numbers)
 
 
 # The kinds.
 
 
 @dataclass(frozen=True)
-class LedgerStart(_KnownKind):
+class LedgerStart(Content):
     """Entry 0."""
 
     cluster_id: str
     limits: Mapping[str, int]
     format: int = FORMAT
-    ledgers: int = 1
 
     kind: ClassVar[str] = "start"
     keys: ClassVar = {
         "cluster": _Key("cluster_id", _text(names.RANDOM_ID)),
         "format": _Key("format", _integer(1)),
-        "ledgers": _Key("ledgers", _one_ledger),
-        "limits": _LIMITS,
+        "limits": _Key("limits", _numbers),
     }
 
 
 @dataclass(frozen=True)
-class NewLimits(_KnownKind):
-    """Limits that replace those of the same name."""
-
-    limits: Mapping[str, int]
-
-    kind: ClassVar[str] = "limits"
-    keys: ClassVar = {"limits": _LIMITS}
-
-
-@dataclass(frozen=True)
-class TopicCreation(_KnownKind):
+class TopicCreation(Content):
     """A topic, with its settings by Kafka's keys and the first offset of each partition."""
 
     topic_id: str
     name: str
     first_offsets: tuple[int, ...]
     config: Mapping[str, str] = field(default_factory=dict)
-    ledger: int = 0
 
     kind: ClassVar[str] = "create"
     keys: ClassVar = {
         "config": _Key("config", _texts),
         "first_offsets": _FIRST_OFFSETS,
         "id": _TOPIC,
-        "ledger": _Key("ledger", _integer(0, 0)),
         "name": _Key("name", _text(names.TOPIC_NAME)),
     }
 
 
 @dataclass(frozen=True)
-class TopicAlteration(_KnownKind):
+class TopicAlteration(Content):
     """Changes of a topic's settings by Kafka's keys, None for the default."""
 
     topic_id: str
@@ -321,7 +280,7 @@ class TopicAlteration(_KnownKind):
 
 
 @dataclass(frozen=True)
-class TopicGrowth(_KnownKind):
+class TopicGrowth(Content):
     """Partitions that are added to a topic, by their first offsets."""
 
     topic_id: str
@@ -332,7 +291,7 @@ class TopicGrowth(_KnownKind):
 
 
 @dataclass(frozen=True)
-class TopicDeletion(_KnownKind):
+class TopicDeletion(Content):
     """The end of a topic and of all its records."""
 
     topic_id: str
@@ -392,7 +351,7 @@ class HeldFence(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LedgerCommit(_KnownKind):
+class LedgerCommit(Content):
     """Data, and what goes with it: all of it at once."""
 
     stretches: Stretches = field(default_factory=dict)  # one of each partition at most
@@ -424,7 +383,7 @@ class LedgerCommit(_KnownKind):
 
 
 @dataclass(frozen=True)
-class StartOffsets(_KnownKind):
+class StartOffsets(Content):
     """Start offsets of partitions: all before them is gone."""
 
     starts: StartOffsetsByTopic
@@ -465,7 +424,7 @@ def _packed_ranges(
 
 
 @dataclass(frozen=True)
-class Replacement(_KnownKind):
+class Replacement(Content):
     """Other objects with the same records."""
 
     ranges: Mapping[str, tuple[ReplacedRange, ...]]  # by topic id
@@ -484,7 +443,7 @@ class Replacement(_KnownKind):
 
 
 @dataclass(frozen=True)
-class Fence(_KnownKind):
+class Fence(Content):
     """A fence that is moved: a holder of an earlier epoch commits no more."""
 
     name: str
@@ -498,7 +457,7 @@ class Fence(_KnownKind):
 
 
 @dataclass(frozen=True)
-class Horizon(_KnownKind):
+class Horizon(Content):
     """The horizon: what began before that entry commits and replaces no more."""
 
     number: int
@@ -508,7 +467,7 @@ class Horizon(_KnownKind):
 
 
 @dataclass(frozen=True)
-class NewFormat(_KnownKind):
+class NewFormat(Content):
     """Permission to write kinds up to a format; writers that do not know the format write no more."""
 
     format: int
@@ -518,30 +477,16 @@ class NewFormat(_KnownKind):
 
 
 @dataclass(frozen=True)
-class Tombstone(_KnownKind):
+class Tombstone(Content):
     """The rest of an entry whose content is in a checkpoint; its name is not free again."""
 
     kind: ClassVar[str] = "tombstone"
 
 
-@dataclass(frozen=True)
-class LaterContent:
-    """Content of a kind that only a later version knows, and that may be skipped."""
-
-    kind: str
-    content: Mapping[str, Any]
-
-    may_be_skipped: ClassVar[bool] = True
-
-    def values(self) -> dict[str, Any]:
-        """Return the content as JSON."""
-        return dict(self.content)
-
-
-KINDS: Mapping[str, type[_KnownKind]] = {
+KINDS: Mapping[str, type[Content]] = {
     kind.kind: kind
     for kind in (
-        LedgerStart, NewLimits, TopicCreation, TopicAlteration, TopicGrowth, TopicDeletion, LedgerCommit,
+        LedgerStart, TopicCreation, TopicAlteration, TopicGrowth, TopicDeletion, LedgerCommit,
         StartOffsets, Replacement, Fence, Horizon, NewFormat, Tombstone,
     )
 }  # fmt: skip
@@ -561,7 +506,6 @@ def encode(entry: Entry) -> bytes:
             "id": entry.entry_id,
             "kind": entry.content.kind,
             "number": entry.number,
-            "skip": entry.content.may_be_skipped,
             "time": entry.time_ms,
             "v": ENVELOPE_VERSION,
         }
@@ -598,12 +542,10 @@ def decode(data: bytes, name: str) -> Entry:
 
 
 def _content(found: StoredObject) -> Content:
-    kind, content = found.text("kind"), found.object("content")
-    if kind in KINDS:
-        return KINDS[kind].of(content)
-    if found.values.get("skip") is True:
-        return LaterContent(kind, content.values)
-    raise UnsupportedLedgerError(f"{found.where}", f"it is of the kind {kind!r}")
+    kind = found.text("kind")
+    if kind not in KINDS:
+        raise UnsupportedLedgerError(f"{found.where}", f"it is of the kind {kind!r}")
+    return KINDS[kind].of(found.object("content"))
 
 
 def tombstone_of(entry: Entry) -> Entry:

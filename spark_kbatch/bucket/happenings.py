@@ -11,11 +11,9 @@ from spark_kbatch.bucket.entries import (
     Entry,
     Fence,
     Horizon,
-    LaterContent,
     LedgerCommit,
     LedgerStart,
     NewFormat,
-    NewLimits,
     Replacement,
     StartOffsets,
     Tombstone,
@@ -96,8 +94,6 @@ class EntryWords:
         match content:
             case LedgerStart():
                 return "the cluster begins"
-            case NewLimits():
-                return "limits: " + _settings(content.limits)
             case TopicCreation():
                 return (
                     f"topic {content.name} is created with {(n := len(content.first_offsets))} "
@@ -128,8 +124,6 @@ class EntryWords:
                 return f"writers need format {content.format}"
             case Tombstone():
                 return "only checkpoints know what it was"
-            case LaterContent():
-                return f"a later version's {content.kind!r}"
         return content.kind
 
     def _commit(self, content: LedgerCommit) -> str:

@@ -77,7 +77,7 @@ class BucketRepair:
         Raises:
             ConfigError: no cluster is there.
             ObjectStoreError, ObjectAccessDeniedError: the store cannot be used.
-            UnsupportedLedgerError: a later version has written it.
+            UnsupportedLedgerError: another version has written it.
         """
         self._dry_run = dry_run
         self._remains = LedgerRemains(url, options)

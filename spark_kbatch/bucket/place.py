@@ -2,7 +2,7 @@
 
 It is created once, with the cluster, and replaced only where a cluster is recovered under another id.
 
-    {"format":1,"id":"3f..","probe":"..","v":1}     sealed
+    {"id":"3f..","probe":"..","v":2}     sealed
 
 It is small and alone, so it may be lost, and all else be there. A folder that is named by an id and
 has a ledger is a cluster then: nothing is created over it, and a repair puts the object again. Who
@@ -18,12 +18,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import FORMAT
 from spark_kbatch.bucket.objects import Objects, create_or_get
 from spark_kbatch.bucket.sealed import ensure_version, read_twice, seal, unseal
 from spark_kbatch.errors import ClusterReplacedError, ConfigError, CorruptLedgerError
 
-_VERSION = 1
+_VERSION = 2
 _ATTEMPTS_MAX = 10
 _PAUSE_MS = 200
 _AFTER_SLASH = (
@@ -35,7 +34,6 @@ class ClusterObject(NamedTuple):
     """The content of the object."""
 
     cluster_id: str
-    format: int
     probe: str
 
 
@@ -44,7 +42,7 @@ def read_cluster(place: Objects) -> ClusterObject | None:
 
     Raises:
         CorruptLedgerError: the object is damaged.
-        UnsupportedLedgerError: a later version has written it.
+        UnsupportedLedgerError: another version has written it.
     """
     data = place.get(names.CLUSTER)
     return None if data is None else read_twice(data, _parsed, lambda: place.get(names.CLUSTER))[1]
@@ -54,7 +52,7 @@ def readable_cluster(place: Objects) -> ClusterObject | None:
     """Return which cluster lies at a place; None if none does, or the object is damaged.
 
     Raises:
-        UnsupportedLedgerError: a later version has written it.
+        UnsupportedLedgerError: another version has written it.
     """
     try:
         return read_cluster(place)
@@ -67,7 +65,7 @@ def cluster_id_at(url: str, place: Objects) -> str | None:
 
     Raises:
         ConfigError: there are folders of several clusters, and nothing tells which one it is.
-        UnsupportedLedgerError: a later version has written the object.
+        UnsupportedLedgerError: another version has written the object.
     """
     found = readable_cluster(place)
     if found is not None:
@@ -115,9 +113,7 @@ def ensure_no_cluster(place: Objects) -> None:
 def _parsed(data: bytes) -> ClusterObject:
     found = unseal(data, names.CLUSTER)
     ensure_version(found, _VERSION)
-    return ClusterObject(
-        found.text("id", names.RANDOM_ID), found.integer("format", 1), found.text("probe")
-    )
+    return ClusterObject(found.text("id", names.RANDOM_ID), found.text("probe"))
 
 
 def create_cluster(
@@ -146,7 +142,7 @@ def replace_cluster(place: Objects, cluster_id: str, probe: str) -> None:
 
 
 def _packed(cluster_id: str, probe: str) -> bytes:
-    return seal({"format": FORMAT, "id": cluster_id, "probe": probe, "v": _VERSION})
+    return seal({"id": cluster_id, "probe": probe, "v": _VERSION})
 
 
 def ensure_cluster(place: Objects, cluster_id: str) -> None:

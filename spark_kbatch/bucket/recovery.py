@@ -57,7 +57,6 @@ from spark_kbatch.bucket.entries import (
     Entry,
     Fence,
     Horizon,
-    LaterContent,
     LedgerCommit,
     NewFormat,
     Replacement,
@@ -80,7 +79,7 @@ _AT_ONCE = 16
 _TOMBSTONES_AT_ONCE = 1000
 _WRITER = "recover"  # as entries name it, and the fence
 # What these say is in the state in another way, or is nothing that can be lost.
-_NOT_TOLD = (LedgerCommit, Replacement, Horizon, Fence, Tombstone, LaterContent)
+_NOT_TOLD = (LedgerCommit, Replacement, Horizon, Fence, Tombstone)
 
 
 class LostRange(NamedTuple):
@@ -135,7 +134,7 @@ class Recovery:
         Raises:
             ConfigError: no cluster is there, or nothing of it can be recovered.
             ObjectStoreError, ObjectAccessDeniedError: the store cannot be used.
-            UnsupportedLedgerError: a later version has written it.
+            UnsupportedLedgerError: another version has written it.
         """
         self._url, self._options = url, options
         self._look()

@@ -80,7 +80,7 @@ class LedgerRemains:
         Raises:
             ConfigError: no cluster is there.
             ObjectStoreError, ObjectAccessDeniedError: the store cannot be used.
-            UnsupportedLedgerError: a later version has written it.
+            UnsupportedLedgerError: another version has written it.
         """
         self.address = checked(url)
         self.place = objects_at(self.address, options)
@@ -127,7 +127,7 @@ class LedgerRemains:
         """Return an entry; None if it is missing or damaged.
 
         Raises:
-            UnsupportedLedgerError: a later version has written it.
+            UnsupportedLedgerError: another version has written it.
         """
         if number not in self._entries:
             first = number - number % _WINDOW

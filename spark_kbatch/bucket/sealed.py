@@ -67,17 +67,15 @@ def read_twice(
         return again, read(again)
 
 
-def ensure_version(found: StoredObject, highest: int, *, key: str = "v") -> None:
-    """Check that an object has a version that this package knows.
+def ensure_version(found: StoredObject, known: int) -> None:
+    """Check that an object has the version that this package knows.
 
     Raises:
-        UnsupportedLedgerError: it has a later one.
+        UnsupportedLedgerError: it has another one.
     """
-    version = found.integer(key, 1)
-    if version > highest:
-        raise UnsupportedLedgerError(
-            f"{found.where}", f"its {key!r} is {version}; known is {highest}"
-        )
+    version = found.integer("v", 1)
+    if version != known:
+        raise UnsupportedLedgerError(f"{found.where}", f"its 'v' is {version}; known is {known}")
 
 
 def checked_rows(found: StoredObject, key: str, rows: Any, *types: type[Any]) -> list[list[Any]]:

@@ -37,16 +37,13 @@ from spark_kbatch.bucket.entries import (
     NO_ENTRY_ID,
     PRODUCER_ID_EXPIRATION_MS,
     STAGING_TIMEOUT_MS,
-    TRANSACTIONAL_ID_EXPIRATION_MS,
     CommittedGroupOffset,
     Entry,
     Fence,
     Horizon,
-    LaterContent,
     LedgerCommit,
     LedgerStart,
     NewFormat,
-    NewLimits,
     ProducedBatch,
     ReplacedRange,
     Replacement,
@@ -100,7 +97,6 @@ class TopicHead:
     created: int  # number of the entry
     config: dict[str, str]  # given settings by Kafka's keys
     partitions: list[PartitionHead]
-    ledger: int = 0
 
     @property
     def settings(self) -> TopicConfig:
@@ -129,8 +125,7 @@ class QueryHead(NamedTuple):
 
     number: int
     entry: int
-    time_ms: int
-    evidence: Evidence | None = None  # of that micro-batch; None of an earlier release
+    evidence: Evidence | None = None  # of that micro-batch
 
 
 class GroupHead(NamedTuple):
@@ -225,9 +220,8 @@ class LedgerState:
         self.check(entry)
         before_ms = self.time_ms
         self.number, self.entry_id, self.time_ms = entry.number, entry.entry_id, entry.time_ms
-        if not isinstance(entry.content, LaterContent):
-            change, _ = self._RULES[type(entry.content)]
-            change(self, entry.content)
+        change, _ = self._RULES[type(entry.content)]
+        change(self, entry.content)
         self._expire(before_ms)
 
     def check(self, entry: Entry) -> None:
@@ -246,8 +240,6 @@ class LedgerState:
         content = entry.content
         if isinstance(content, LedgerStart) != (self.number == NO_ENTRY):
             _refuse("the first entry, and no other, starts a ledger")
-        if isinstance(content, LaterContent):
-            return
         if type(content) not in self._RULES:
             _refuse(f"an entry of the kind {content.kind!r} is not written at the end")
         _, check = self._RULES[type(content)]
@@ -427,13 +419,10 @@ class LedgerState:
         self.cluster_id, self.format = content.cluster_id, content.format
         self.limits = dict(content.limits)
 
-    def _set_limits(self, content: NewLimits) -> None:
-        self.limits.update(content.limits)
-
     def _create(self, content: TopicCreation) -> None:
         heads = [PartitionHead(offset, offset) for offset in content.first_offsets]
         self.topics[content.topic_id] = TopicHead(
-            content.topic_id, content.name, self.number, dict(content.config), heads, content.ledger
+            content.topic_id, content.name, self.number, dict(content.config), heads
         )
         self.topic_ids[content.name] = content.topic_id
         self.extents[content.topic_id] = TopicExtents()
@@ -467,7 +456,7 @@ class LedgerState:
         self._read_from(content)
         if content.micro_batch:
             query_id, number = content.micro_batch
-            self.queries[query_id] = QueryHead(number, self.number, self.time_ms, content.evidence)
+            self.queries[query_id] = QueryHead(number, self.number, content.evidence)
         if content.mirror:
             self.mirrors[content.mirror.name] = content.mirror.after
         for batch in content.produced:
@@ -522,11 +511,6 @@ class LedgerState:
             for key, head in self.producers.items()
             if not self._is_expired(PRODUCER_ID_EXPIRATION_MS, head.time_ms)
         }
-        self.queries = {
-            key: head
-            for key, head in self.queries.items()
-            if not self._is_expired(TRANSACTIONAL_ID_EXPIRATION_MS, head.time_ms)
-        }
 
     def _is_expired(self, limit: str, time_ms: int) -> bool:
         """Return True if what an entry of that time said is older than a limit, where there is one."""
@@ -539,7 +523,6 @@ class LedgerState:
     # For each kind, what it changes, and what has to hold before.
     _RULES: ClassVar[Mapping[type[Any], tuple[_Rule, _Rule | None]]] = {
         LedgerStart: (_start, None),
-        NewLimits: (_set_limits, None),
         TopicCreation: (_create, _check_creation),
         TopicAlteration: (_alter, _check_topic),
         TopicGrowth: (_grow, _check_growth),

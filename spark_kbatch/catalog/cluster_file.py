@@ -1,7 +1,6 @@
 """cluster.json: the cluster's id and format version, its log dirs with their directory ids.
 
-The version decides the form of the topics' files (see `topic_files`). A cluster of version 1 keeps it, so
-that the release that created it can go on using it; that release refuses a cluster of version 2.
+The version is that of all files of a cluster but its logs. Another one is refused.
 
 Writers hold the metadata lock.
 """
@@ -31,8 +30,7 @@ from spark_kbatch.model import LONG_MAX, TopicPartition, partition_of, random_id
 from spark_kbatch.options.topic import INTERNAL_PREFIX
 from spark_kbatch.stored_json import StoredObject
 
-FORMAT_VERSION = 2  # of a new cluster; an existing one keeps its own
-READ_VERSIONS = (1, 2)
+FORMAT_VERSION = 3
 NODES_MAX = 1000  # also the highest node id: a damaged file must not ask for all memory
 A_PATH = re.compile(r"[^\0\ud800-\udfff]+")  # of what UTF-8 can encode, see `options/paths`
 _NODE_DIR = re.compile(r"broker-\d+")
@@ -94,7 +92,7 @@ class ClusterFile:
             ) from error
 
     def ensure_exists(self) -> None:
-        """Check that PATH holds a cluster whose format version this release reads.
+        """Check that PATH holds a cluster of this release's format version.
 
         Raises:
             ConfigError: says what is there instead.
@@ -103,12 +101,7 @@ class ClusterFile:
         if not self.exists():
             raise ConfigError(f"no kbatch cluster at {path}: {self.what_is_there()}")
         cluster = self._read()
-        version = cluster.integer("version")
-        if version not in READ_VERSIONS:
-            raise ConfigError(
-                f"the cluster at {path} has format version {version}; this release reads "
-                f"{' and '.join(map(str, READ_VERSIONS))}: upgrade spark-kbatch"
-            )
+        ensure_format_version(cluster)
         self._set_log_dirs(log_dirs_of(cluster, self._paths.path))
         self._ensure_not_copied(cluster)
         self._has_existed = True
@@ -185,10 +178,6 @@ class ClusterFile:
         names |= {found.topic for found in map(partition_of, logs) if found is not None}
         return any(not name.startswith(INTERNAL_PREFIX) for name in names)
 
-    def version(self) -> int:
-        """Return the cluster's format version, or that of a new cluster if there is none yet."""
-        return self._read().integer("version") if self.exists() else FORMAT_VERSION
-
     def cluster_id(self) -> str:
         """Return the cluster id, which the meta.properties of every log dir repeats."""
         return self._read().text("cluster_id")
@@ -201,7 +190,7 @@ class ClusterFile:
         cluster = self._read()
         # Absent until someone takes the first.
         first = cluster.integer(_NEXT_PRODUCER_ID, highest=LONG_MAX - count, default=0)
-        self._write(cluster.values | {_NEXT_PRODUCER_ID: first + count})
+        self._json_files.write_cluster(cluster.values | {_NEXT_PRODUCER_ID: first + count})
         return range(first, first + count)
 
     # Log dirs.
@@ -339,7 +328,7 @@ class ClusterFile:
 
         The caller holds the metadata lock.
         """
-        self._write(
+        self._json_files.write_cluster(
             {
                 "version": FORMAT_VERSION,
                 "cluster_id": self._new_cluster_id,
@@ -371,12 +360,9 @@ class ClusterFile:
     def _read(self) -> StoredObject:
         return StoredObject(self._json_files.read(self.path), self.path)
 
-    def _write(self, value: dict[str, Any]) -> None:
-        self._json_files.write_cluster(value)
-
     def _write_log_dirs(self, log_dirs: Sequence[LogDir]) -> None:
         self._set_log_dirs(log_dirs)
-        self._write(
+        self._json_files.write_cluster(
             self._read().values | {"log_dirs": log_dirs_as_json(log_dirs, self._paths.path)}
         )
 
@@ -416,6 +402,26 @@ class ClusterFile:
             return other.get("cluster_id") == cluster_id
         except (OSError, KafkaStorageError):
             return False  # It was moved, or is mounted elsewhere.
+
+
+def ensure_format_version(cluster: StoredObject) -> None:
+    """Check that the content of a cluster.json has this release's format version.
+
+    Raises:
+        ConfigError: it has another one; says how to go on.
+        KafkaStorageError: it is damaged.
+    """
+    version = cluster.integer("version")
+    if version != FORMAT_VERSION:
+        raise ConfigError(
+            f"{cluster.where} has format version {version}, and this release reads {FORMAT_VERSION}: "
+            + (
+                "upgrade spark-kbatch"
+                if version > FORMAT_VERSION
+                else "let the version of spark-kbatch that wrote the cluster serve it, with `kbatch serve`, and "
+                "copy its topics from there into a new one, with `kbatch mirror`"
+            )
+        )
 
 
 def log_dirs_of(cluster: StoredObject, path: Path) -> list[LogDir]:

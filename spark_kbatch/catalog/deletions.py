@@ -179,18 +179,11 @@ class DeletedTopics:
     def forget(self, deleted: DeletedTopic) -> None:
         """Remove all records of a deleted topic of which nothing is left on any disk: step 6."""
         path = self._paths.deleted_file(deleted.topic_id)
-        # `decide` took the topic's file from PATH: one that is there was written since, by an earlier release
-        # even under the same id.
-        is_there_again = self._is_of(
-            self._paths.topic_file(deleted.topic), deleted, is_useless_if_damaged=False
-        )
         with self.changing():
             # PATH's own file goes last: it is the one that is looked at.
             for folder in (*self._json_files.mirrors.folders, self._paths.path):
-                if not is_there_again:
-                    # A disk that was put back as an older image would bring the topic back once no record
-                    # is left.
-                    self._forget_in(folder, deleted)
+                # A disk that was put back as an older image would bring the topic back once no record is left.
+                self._forget_in(folder, deleted)
                 copy = folder / path.relative_to(self._paths.path)
                 # The first is left by a process that died while it wrote.
                 found = [one for one in (copy.with_suffix(".tmp"), copy) if self._files.exists(one)]
@@ -221,7 +214,7 @@ class DeletedTopics:
         if not self._files.exists(path):
             return False
         try:
-            topic_id = self._json_files.read(path).get("topic_id", deleted.topic_id)
+            topic_id = self._json_files.read(path).get("topic_id")
         except KafkaStorageError:
             return is_useless_if_damaged
         return bool(topic_id == deleted.topic_id)

@@ -24,7 +24,7 @@ class Metadata:
         self.cluster_file = ClusterFile(self.json_files, self.paths)
         self.deleted = DeletedTopics(self.json_files, self.paths)
         self.topics = TopicFiles(self.json_files, self.paths, self.cluster_file, self.deleted)
-        self.partition_states = PartitionStates(self.json_files, self.paths, self.deleted)
+        self.partition_states = PartitionStates(self.json_files, self.paths)
 
     def keep_room(self) -> None:
         """Make now what it takes to delete topics once the disk is full; see `json_files` and `deletions`.

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spark_kbatch.catalog.cluster_file import NODES_MAX
-from spark_kbatch.catalog.deletions import DeletedTopics
 from spark_kbatch.catalog.json_files import JsonFiles, Mirrors, number_of
 from spark_kbatch.catalog.paths import ClusterPaths
 from spark_kbatch.errors import KafkaStorageError
@@ -67,8 +66,8 @@ class PartitionStates:
     them was replaced.
     """
 
-    def __init__(self, json_files: JsonFiles, paths: ClusterPaths, deleted: DeletedTopics) -> None:
-        self._json_files, self.paths, self._deleted = json_files, paths, deleted
+    def __init__(self, json_files: JsonFiles, paths: ClusterPaths) -> None:
+        self._json_files, self.paths = json_files, paths
         self.files = json_files.files
         self._known: dict[TopicPartition, _KnownState] = {}  # each replaced whole
         # What `spread` has tried last, each guarded by its partition's lock.
@@ -98,7 +97,7 @@ class PartitionStates:
         if known.fingerprints != fingerprints:
             known = _KnownState(topic_id, mirrors, known.paths, fingerprints)
             if any(fingerprints):
-                known = self._newest(topic_partition, known.paths[0], known)
+                known = self._newest(known.paths[0], known)
             self._known[topic_partition] = known
         return known
 
@@ -108,33 +107,26 @@ class PartitionStates:
         except OSError:
             return None  # of a broken disk
 
-    def _newest(
-        self, topic_partition: TopicPartition, path: Path, known: _KnownState
-    ) -> _KnownState:
+    def _newest(self, path: Path, known: _KnownState) -> _KnownState:
         """Read all copies of a partition's file; return what the newest says, and where it is missing."""
-
-        def is_its(found: Mapping[str, Any]) -> bool:
-            topic_id = found.get("topic_id")
-            if topic_id is None:  # written by an earlier release, which could not delete topics
-                return topic_partition.topic not in {one.topic for one in self._deleted.all()}
-            return bool(topic_id == known.topic_id)
-
         found: dict[Path, dict[str, Any] | None] = {self.paths.path: None}
         with contextlib.suppress(FileNotFoundError):
             found[self.paths.path] = self._json_files.read(path)
         if self._json_files.mirrors.folders:
             name = path.relative_to(self.paths.path)
             found |= self._json_files.reigning_mirrors().each(name)
-        own = {folder: copy for folder, copy in found.items() if copy is not None and is_its(copy)}
+        own = {
+            folder: copy
+            for folder, copy in found.items()
+            if copy is not None and copy.get("topic_id") == known.topic_id
+        }
         if not own:
             return known
         newest = max(own, key=lambda folder: number_of(own[folder]))
         other = [
             folder
             for folder, copy in own.items()
-            if number_of(copy) == number_of(own[newest])
-            # An earlier release kept a state without raising the number.
-            and {**copy, _UNWRITTEN: {}} != {**own[newest], _UNWRITTEN: {}}
+            if number_of(copy) == number_of(own[newest]) and copy != own[newest]
         ]
         newest, *others = (
             folder / path.relative_to(self.paths.path) for folder in (newest, *other)
@@ -211,7 +203,7 @@ def _parsed(found: Mapping[str, Any], path: Path) -> PartitionState:
     leader_epoch, partition_epoch = (
         stored.integer(key, highest=INT_MAX) for key in ("leader_epoch", "partition_epoch")
     )
-    unwritten = stored.object(_UNWRITTEN, default={}).by_number(_log_state, NODES_MAX)
+    unwritten = stored.object(_UNWRITTEN).by_number(_log_state, NODES_MAX)
     return PartitionState(leader, isr, leader_epoch, partition_epoch, dict(unwritten))
 
 

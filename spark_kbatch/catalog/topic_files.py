@@ -2,12 +2,10 @@
 
     topic_id, partitions, config
     given              keys of the settings that were given, also with a default's value
-    replica_cycle      version 2: partition p has the replicas at p modulo the length of the list
-    replicas           version 1: a list for each partition
+    replica_cycle      partition p has the replicas at p modulo the length of the list
 
 A topic exists once its file does. Where log dirs lie on other disks each of them has a copy: a topic of which
-neither PATH nor a current copy has the file was deleted, and a log of it is of an older image of a disk. The
-version is the cluster's, see `cluster_file`.
+neither PATH nor a current copy has the file was deleted, and a log of it is of an older image of a disk.
 """
 
 from __future__ import annotations
@@ -178,10 +176,6 @@ class TopicFiles:
         The caller holds the metadata lock and has made the topic's logs.
         """
         replicas = [topic.replicas_of(p) for p in range(topic.partitions)]
-        if self._cluster_file.version() == 1:
-            assignment = {"replicas": replicas}
-        else:
-            assignment = {"replica_cycle": _cycle_of(replicas)}
         path = self._paths.topic_file(topic.name)
         try:
             generation = _generation(self._json_files.read(path), path)
@@ -193,9 +187,11 @@ class TopicFiles:
                 GENERATION: generation + 1,
                 "topic_id": topic.topic_id,
                 "partitions": topic.partitions,
-                "config": _stored_config(topic.known_config),
-                **({"given": sorted(topic.given)} if topic.given else {}),
-                **assignment,
+                "config": {
+                    topic_key(field): value for field, value in asdict(topic.known_config).items()
+                },
+                "given": sorted(topic.given),
+                "replica_cycle": _cycle_of(replicas),
             },
         )
 
@@ -310,10 +306,8 @@ def _likeness(name: str) -> str:
 
 def _topic_of(name: str, stored: StoredObject) -> Topic:
     partitions = stored.integer("partitions", 1, PARTITIONS_MAX)
-    key = "replicas" if "replicas" in stored else "replica_cycle"
-    cycle = stored.lists_of_integers(key, 0, NODES_MAX, counts_max=(PARTITIONS_MAX, NODES_MAX))
-    if key == "replicas" and len(cycle) != partitions:
-        raise stored.damaged(key, stored.values[key], f"a list for each of {partitions} partitions")
+    counts_max = PARTITIONS_MAX, NODES_MAX
+    cycle = stored.lists_of_integers("replica_cycle", 0, NODES_MAX, counts_max=counts_max)
     return Topic(
         name,
         stored.text("topic_id", TOPIC_ID),
@@ -325,34 +319,21 @@ def _topic_of(name: str, stored: StoredObject) -> Topic:
 
 
 def _generation(values: Mapping[str, Any], path: Path) -> int:
-    return StoredObject(values, path).integer(GENERATION, -1, LONG_MAX - 1, default=0)
-
-
-def _stored_config(config: TopicConfig) -> dict[str, Any]:
-    """Return a topic's settings as its file stores them; newer ones only if they are not the default.
-
-    A release that does not know one refuses the topic.
-    """
-    settings = {topic_key(field): value for field, value in asdict(config).items()}
-    if config.compression_type == TopicConfig.compression_type:
-        del settings["compression.type"]
-    return settings
+    return StoredObject(values, path).integer(GENERATION, -1, LONG_MAX - 1)
 
 
 def _config_of(stored: StoredObject) -> TopicConfig:
     """Parse the settings in a topic's file, checking their types and ranges."""
-    defaults: Mapping[str, Any] = asdict(TopicConfig())
+    defaults = {topic_key(field): value for field, value in asdict(TopicConfig()).items()}
     given: dict[str, int | str] = {}
     for key in stored.keys():
-        field = topic_field(key)  # Earlier releases wrote the fields' names.
-        if field not in defaults:
+        if key not in defaults:
             raise stored.damaged(key, stored.values[key], "a setting that this release knows")
-        if isinstance(defaults[field], str):
+        field = topic_field(key)
+        if isinstance(defaults[key], str):
             given[field] = stored.text(key)
         else:
             given[field] = stored.integer(key, _LEAST.get(field, 1), LONG_MAX)
-    # Topics that are older than this setting have no limit.
-    given.setdefault("message_timestamp_after_max_ms", LONG_MAX)
     try:
         return TopicConfig(**given)  # type: ignore[arg-type]
     except ConfigError as error:

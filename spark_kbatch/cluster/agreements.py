@@ -15,8 +15,6 @@ moment later, and what it stores is not what this one has looked up.
 
 A process caches the last answers that it read: each task of an action asks for one partition, and the
 answer has all of them.
-
-Earlier releases kept answers as snapshots/NAME.json. Old ones of those are removed in the same way.
 """
 
 from __future__ import annotations
@@ -145,11 +143,6 @@ class Agreements:
                 return
             if not files.first_names(folder, 1):
                 files.remove_dir(folder)
-        for name in files.first_names(self._directory, left):
-            path = self._directory / name
-            with contextlib.suppress(OSError):
-                if not files.is_dir(path) and files.modified_ms(path) < oldest_ms:
-                    files.remove(path)
 
     def _remove_if_old(self, second: Path, oldest_ms: int) -> None:
         files = self._files

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.commit import compaction
-from spark_kbatch.commit.history import History, ensure_kept, pack
+from spark_kbatch.commit.history import History, pack
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.commit.sequences import LastSequences
 from spark_kbatch.commit.snapshot import Transaction, last_of_each_id, transactions
@@ -213,7 +213,6 @@ class Coordinator:
             with self.settled():
                 if self._is_duplicate(job):
                     return False
-                ensure_kept(self._manager)
                 ids = create_topics()
                 # Topics are deleted, altered and extended under the commit lock too.
                 by_now, job = self._as_topics_are(by_partition, job, ids)
@@ -512,9 +511,7 @@ class Coordinator:
             raise _is_taken(name, by_mirror=not is_mirror)
         if job.attempt is None:
             return sequence <= last.sequence
-        return job.attempt.is_repetition(
-            lambda one: (last if one == name else self._sequences.last(one)).kept
-        )
+        return job.attempt.is_repetition(lambda _: last.kept)
 
     def _remove_deleted_topics(self) -> None:
         """Remove files of deleted topics; failures are logged, and tried again later."""

@@ -22,26 +22,14 @@ import json
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from spark_kbatch.commit.internal_topics import (
-    COMMITS,
-    INTERNAL_TOPIC_CONFIG,
-    TRANSACTION_STATE,
-    read_records,
-)
-from spark_kbatch.errors import (
-    ConfigError,
-    CorruptRecordError,
-    KafkaStorageError,
-    UnknownTopicOrPartitionError,
-)
+from spark_kbatch.commit.internal_topics import COMMITS, read_records
+from spark_kbatch.errors import ConfigError, CorruptRecordError, KafkaStorageError
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord
-from spark_kbatch.replica.administration import create_topic
-from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.view import Replica, Replicas
 from spark_kbatch.store.commits import OVERWRITE, Author, Commit
 from spark_kbatch.stored_json import StoredObject, parse
@@ -64,15 +52,11 @@ class History:
 
     def first_number(self) -> int:
         """Return the number of the oldest commit in the history, or of the next one if there is none."""
-        found = self._replica()
-        return found.state.log_start_offset if found else 0
+        return self._replica().state.log_start_offset
 
     def read(self, topic: str | None = None) -> Iterator[Commit]:
         """Yield the commits in the history, or only those that touched a topic, newest first."""
-        found = self._replica()
-        if found is None:
-            return
-        _, log, state = found
+        _, log, state = self._replica()
         end = state.high_watermark
         while end > state.log_start_offset:
             first = max(end - _PAGE, state.log_start_offset)
@@ -94,42 +78,24 @@ class History:
         Raises:
             ConfigError: there is none, or it was deleted.
         """
-        found = self._replica()
-        start, end = (found.state.log_start_offset, found.state.high_watermark) if found else (0, 0)
-        if found is not None and number < start:
+        _, log, state = self._replica()
+        start, end = state.log_start_offset, state.high_watermark
+        if number < start:
             kept = f"the history keeps commits {start} to {end - 1}" if end > start else "none is"
             raise ConfigError(
                 f"commit {number} is no longer kept: {kept}; option 'commits.retention.bytes' of writes "
                 "says how much of it"
             )
-        if found is None or not start <= number < end:
+        if not start <= number < end:
             there_are = (
                 f"there are commits {start} to {end - 1}" if end > start else "there is none"
             )
             raise ConfigError(f"there is no commit {number}; {there_are}")
-        return next(_commits(*found[1:], number, number + 1))
+        return next(_commits(log, state, number, number + 1))
 
-    def _replica(self) -> Replica | None:
-        """Return the replica of `__commits` to read; None if the topic does not exist yet."""
-        try:
-            return self._replicas([COMMITS])[COMMITS]
-        except UnknownTopicOrPartitionError:
-            return None
-
-
-def ensure_kept(manager: ReplicaManager) -> None:
-    """Create `__commits`, which clusters of earlier releases do not have."""
-    try:
-        manager.partition(COMMITS)
-    except UnknownTopicOrPartitionError:
-        transactions = manager.partition(TRANSACTION_STATE)
-        create_topic(
-            manager,
-            COMMITS.topic,
-            partitions=1,
-            config=INTERNAL_TOPIC_CONFIG,
-            replication_factor=len(transactions.replicas),
-        )
+    def _replica(self) -> Replica:
+        """Return the replica of `__commits` to read."""
+        return self._replicas([COMMITS])[COMMITS]
 
 
 def _commits(log: PartitionLog, state: LogState, first: int, end: int) -> Iterator[Commit]:

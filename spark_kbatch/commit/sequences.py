@@ -16,9 +16,9 @@ forward writes it again. If it cannot be written, `whole` is removed, which need
 not flushed are trusted until the machine reboots: a power loss may take them while the log keeps the
 commit. So before the first such file is written, `whole` is given the boot id.
 
-If `whole` is missing or of another boot, or if a file names a record that is not there, or does not say
-whose it is, as earlier versions did not, the log is scanned once and all files are rebuilt. Rewriting the
-log leaves them as they are: those with an offset below its start are trusted.
+If `whole` is missing or of another boot, or if a file names a record that is not there, the log is scanned
+once and all files are rebuilt. Rewriting the log leaves them as they are: those with an offset below its start
+are trusted.
 
 Where logs lie on other disks, PATH may come back older than they are, as an image of its disk. So there
 the files are believed only up to the offset in `whole`: whatever was decided below it, they have. What the
@@ -71,9 +71,7 @@ class LastCommit(NamedTuple):
 
     @property
     def kept(self) -> LastKept:
-        """The sequence and evidence that a job's next commit is compared with; none of a mirror."""
-        if self.is_mirror:
-            return NO_TRANSACTION_SEQUENCE, None
+        """The sequence and evidence that a job's next commit is compared with."""
         kept = parse(self.evidence, "what is kept of a micro-batch") if self.evidence else None
         return self.sequence, Evidence.of(kept) if kept else None
 

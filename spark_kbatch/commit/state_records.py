@@ -53,8 +53,7 @@ class TransactionValue(NamedTuple):
     states: Mapping[TopicPartition, Mapping[int, LogState]]  # by node
     last_update_ms: int
     source_progress: bytes = b""  # of a mirror; all records of its id have it
-    # By topic; none of an earlier release.
-    topic_ids: Mapping[str, str] = {}
+    topic_ids: Mapping[str, str] = {}  # by topic, of all that have states
     evidence: bytes = b""  # of this sequence, which tells a repetition of it from another commit
 
     def states_in(
@@ -66,7 +65,7 @@ class TransactionValue(NamedTuple):
         topic was deleted. A topic that was made since under its name has nothing to do with that.
 
         Args:
-            is_current: returns False if the topic of a name with this id was deleted; with none, if there is no topic.
+            is_current: returns False if the topic of a name with this id was deleted.
         """
         names = {tp.topic for tp in self.states}
         are_meant = {name: is_current(name, self.topic_ids.get(name, "")) for name in names}

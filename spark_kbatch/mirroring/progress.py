@@ -9,8 +9,7 @@
 
 In an embedded cluster this JSON is a tagged field of the mirror's records in `__transaction_state`. In a
 real cluster each partition's offset is one that the mirror's group has committed, with the leader epoch, and
-with all else of it as JSON for its metadata. `has_records` and `last_batches` may be missing: then the
-mirror has written, and the batch before the offset is not known.
+with all else of it as JSON for its metadata. A partition has no last batch if that is not known.
 
 By the ids a mirror notices that a topic was deleted and created again: the offsets are not of that one. By
 the last batch it notices that the source lost its end and grew again. While it has not written to a topic,
@@ -122,11 +121,11 @@ def unpack(data: bytes) -> Progress:
     try:
         for name, topic in json.loads(data)["topics"].items():
             ids[name] = TopicIds(*(_text(topic[field]) for field in _IDS))
-            if not topic.get("has_records", True):
+            if not topic["has_records"]:
                 unwritten.add(name)
             for partition, offset in topic["offsets"].items():
                 offsets[TopicPartition(name, int(partition))] = _number(offset)
-            for partition, batch in topic.get("last_batches", {}).items():
+            for partition, batch in topic["last_batches"].items():
                 found = _last_batch(batch, batch["leader_epoch"])
                 last_batches[TopicPartition(name, int(partition))] = found
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -170,7 +169,7 @@ def unpack_partitions(committed: Mapping[TopicPartition, Committed]) -> Progress
         for tp, one in committed.items():
             found = json.loads(one.metadata)
             ids[tp.topic] = TopicIds(*(_text(found[field]) for field in _IDS))
-            if found.get("has_records", True):
+            if found["has_records"]:
                 written.add(tp.topic)
             batch = found.get("last_batch")
             if batch is not None:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from spark_kbatch.catalog.cluster_file import (
     A_PATH,
     LogDir,
+    ensure_format_version,
     log_dirs_as_json,
     log_dirs_of,
     without_used_producer_ids,
@@ -291,6 +292,7 @@ def _planned_restore(
         return None
     values, newest, all_mirrors = found
     stored = StoredObject({"path": str(paths.path), **values}, newest.folders[0] / "cluster.json")
+    ensure_format_version(stored)
     home, cluster_id = Path(stored.text("path", A_PATH)), stored.text("cluster_id")
     named = ",".join(map(str, folders))
     if home != paths.path and _is_at(metadata, home, cluster_id):
@@ -404,8 +406,7 @@ def _newest_mirrors(
         )
     values = max(copies.values(), key=version_of)
     newest = [folder for folder, copy in copies.items() if copy == values]
-    # Before there were reigns a mirror could miss a change without a trace, so all count.
-    return values, Mirrors(files, newest if REIGN in values else copies), Mirrors(files, copies)
+    return values, Mirrors(files, newest), Mirrors(files, copies)
 
 
 def _mirrors(files: Files, folders: Sequence[Path]) -> Mirrors:

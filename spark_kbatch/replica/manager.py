@@ -988,10 +988,7 @@ class ReplicaManager:
             self.delayed_fetches.try_complete_else_watch(delayed, known)
 
     def is_current(self, name: str, topic_id: str) -> bool:
-        """Return False if the topic with this id was deleted; True also if its file is lost or cannot be read.
-
-        Without an id any topic of the name is the current one.
-        """
+        """Return False if the topic with this id was deleted; True also if its file is lost or cannot be read."""
         topics = self.metadata.topics
         try:
             topic = topics.find(name)
@@ -999,7 +996,7 @@ class ReplicaManager:
                 return not topics.was_deleted(name) and topics.has_logs(name)
         except (OSError, KBatchError):
             return True
-        return topic_id in ("", topic.topic_id)
+        return topic_id == topic.topic_id
 
     def _topic_id_of(self, name: str) -> str:
         """Return the id of the topic with a name; empty if it cannot be found, which its fetch reports."""

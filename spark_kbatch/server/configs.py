@@ -87,7 +87,7 @@ class ConfigsHandler:
         """Return the configs of one topic or broker that a DescribeConfigs request asks for."""
         found: Iterable[Setting]
         if resource.resource_type == ResourceType.TOPIC:
-            topic = self._topic(resource.resource_name)
+            topic = self._parts.metadata.topics.existing(resource.resource_name)
             found = settings.topic_settings(topic.known_config, topic.given)
         elif resource.resource_type == ResourceType.BROKER:
             # The empty name stands for the defaults of all brokers, of which there are none.
@@ -97,9 +97,6 @@ class ConfigsHandler:
             raise _unknown_resource(resource.resource_type)
         keys = resource.configuration_keys or ()  # none stands for all
         return [one for one in found if not keys or one.name in keys]
-
-    def _topic(self, name: str) -> Topic:
-        return self._parts.metadata.topics.existing(name)
 
     # Changing.
 
@@ -153,7 +150,7 @@ class ConfigsHandler:
         if not name:
             raise RefusedError(ErrorCode.INVALID_REQUEST, "there are no settings of all topics")
         ensure_not_the_clusters(name)
-        topic = self._topic(name)
+        topic = self._parts.metadata.topics.existing(name)
         changes, fixed = changes_of(topic, resource.configs)
         if validate_only:
             altered(topic, changes, fixed)

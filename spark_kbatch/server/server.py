@@ -313,14 +313,11 @@ class Server:
         self._ownership.release()
         logger.info("%s is no longer served at %s", self._parts.path, self.bootstrap_servers)
 
-    def _forget(self) -> None:
-        self._listener.forget()
-
 
 def _forget_all() -> None:
     """Close the descriptors of the parent's servers in a forked child, without ending their connections."""
     for server in list(_servers):
-        server._forget()  # noqa: SLF001  its own module
+        server._listener.forget()  # noqa: SLF001  its own module
 
 
 os.register_at_fork(after_in_child=_forget_all)

@@ -8,9 +8,8 @@ comes; docs/streams.md has the cases, and their test reads them there.
 The best evidence is the digest of `offsets/NUMBER` in the checkpoint. Spark writes that file
 once, when it plans the micro-batch, with the time in it: the same rows planned again give another
 one. Where it cannot be read the digest is unknown, and the sums of the rows decide. What is
-unknown is never taken for different: where nothing was kept, as by an earlier release, a commit
-of the same number is skipped. After an unclean election of `__transaction_state` the history still
-has the rows by topic.
+unknown is never taken for different: where nothing but the number is known, a commit of the same number
+is skipped. After an unclean election of `__transaction_state` the history still has the rows by topic.
 
 A version of a `txnAppId` has no checkpoint, only sums. Such a name belongs to the topic that the
 option `topic` names.
@@ -198,10 +197,6 @@ class Attempt(NamedTuple):
             CommitError: it is no repetition, and may not follow either.
         """
         number, last = last_of(self.id)
-        if number < 0 and self.app_id:
-            # An earlier release kept a name for all topics. It counts until the topic has its own.
-            of_all = last_of(self.app_id)
-            number, last = of_all if of_all[1] is None else (number, last)
         wanted, is_above = self.resolution, self.number > number
         why = "" if is_above else self._why_other(number, last)
         if why and (wanted is None or wanted[1:] != (self.id, self.number)):

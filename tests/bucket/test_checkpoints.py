@@ -367,7 +367,7 @@ def test_a_checkpoint_of_a_later_version_stops_readers(objects: ScriptedObjects)
     grow(a_ledger(objects, every=4), 5)
     name = names.root_name(4)
     values = unseal(cluster_of(objects).get(name) or b"", name).values
-    cluster_of(objects).put(name, seal({**values, "v": 2}))
+    cluster_of(objects).put(name, seal({**values, "v": 3}))
 
     with pytest.raises(UnsupportedLedgerError, match=name):
         a_ledger(objects)

@@ -17,7 +17,6 @@ from spark_kbatch.bucket.entries import (
     NO_ENTRY_ID,
     Content,
     Entry,
-    LaterContent,
     LedgerCommit,
     LedgerStart,
     Tombstone,
@@ -74,8 +73,8 @@ def test_an_entry_is_a_line_of_json_and_its_sum() -> None:
 
     assert line == (
         b'{"before":"9c9c9c9c9c9c9c9c9c9c9c9c9c9c9c9c","by":"someone","content":{},'
-        b'"id":"41414141414141414141414141414141","kind":"tombstone","number":42,"skip":false,'
-        b'"time":1700000000000,"v":1}\n'
+        b'"id":"41414141414141414141414141414141","kind":"tombstone","number":42,'
+        b'"time":1700000000000,"v":2}\n'
     )
     assert crc == sum_of(line).encode() + b"\n"
 
@@ -114,27 +113,19 @@ def test_an_entry_under_the_name_of_another_one_is_corrupt() -> None:
         decode(encode(entry(Tombstone())), names.entry_name(43))
 
 
-def test_a_later_kind_that_may_be_skipped_is_kept_as_it_is() -> None:
-    later = entry(LaterContent("rename", {"to": ["a", 1]}))
-
-    found = decode(encode(later), NAME)
-
-    assert found == later
-    assert found.content.may_be_skipped
-
-
 @pytest.mark.parametrize(
     "values",
     [
         pytest.param({"kind": "rename"}, id="kind"),
-        pytest.param({"v": 2}, id="version"),
+        pytest.param({"v": 3}, id="version"),
+        pytest.param({"v": 1}, id="an earlier version"),
         pytest.param({"shard": 1}, id="key"),
         pytest.param(
             {"content": {"id": TOPIC_ID, "later": 1}, "kind": "delete"}, id="key of a kind"
         ),
     ],
 )
-def test_what_only_a_later_version_knows_stops_a_reader(values: Mapping[str, Any]) -> None:
+def test_what_only_another_version_knows_stops_a_reader(values: Mapping[str, Any]) -> None:
     with pytest.raises(UnsupportedLedgerError, match=NAME):
         decode(changed(entry(Tombstone()), **values), NAME)
 
@@ -152,8 +143,7 @@ def test_what_only_a_later_version_knows_stops_a_reader(values: Mapping[str, Any
         {"content": []},
         {"kind": "delete", "content": {"id": "../x"}},
         {"kind": "horizon", "content": {"number": -1}},
-        {"kind": "create", "content": {"id": "a", "name": "b", "config": {}, "ledger": 0, "first_offsets": []}},
-        {"kind": "create", "content": {"id": "a", "name": "b", "config": {}, "ledger": 1, "first_offsets": [0]}},
+        {"kind": "create", "content": {"id": "a", "name": "b", "config": {}, "first_offsets": []}},
         {"kind": "commit", "content": {"query": ["id", -1]}},
         {"kind": "commit", "content": {"query": ["id"]}},
         {"kind": "commit", "content": {"groups": {"g": 1}}},
@@ -194,11 +184,10 @@ def test_a_tombstone_has_number_and_ids_and_is_small() -> None:
     assert decode(data, NAME)[:3] == one[:3]
 
 
-def test_the_first_entry_has_the_number_of_ledgers_and_zeros_before_it() -> None:
+def test_the_first_entry_has_zeros_before_it() -> None:
     first = Entry(0, "41" * 16, NO_ENTRY_ID, 0, LedgerStart(CLUSTER_ID, {}))
 
     assert decode(encode(first), names.entry_name(0)) == first
-    assert json.loads(encode(first).splitlines()[0])["content"]["ledgers"] == 1
 
 
 # Extents in an index.

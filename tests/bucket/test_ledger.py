@@ -10,7 +10,6 @@ import pytest
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.entries import (
     Entry,
-    LaterContent,
     NewFormat,
     TopicCreation,
     decode,
@@ -430,21 +429,18 @@ def test_a_checkpoint_of_another_ledger_stops_readers(objects: ScriptedObjects) 
 # Later versions.
 
 
-def test_an_entry_of_a_later_version_that_may_be_skipped_is(objects: ScriptedObjects) -> None:
-    ledger = a_ledger(objects)
-    ledger.commit(lambda _: LaterContent("later", {}))
-
-    assert a_ledger(objects).state.number == 2
-
-
-def test_an_entry_of_a_later_version_stops_those_who_do_not_know_it(
-    objects: ScriptedObjects,
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [({"kind": "later"}, "kind 'later'"), ({"v": 1}, "its 'v' is 1; known is 2")],
+)
+def test_an_entry_of_another_version_stops_those_who_do_not_know_it(
+    objects: ScriptedObjects, values: dict[str, object], why: str
 ) -> None:
-    later = read_entry(objects, 1)._replace(number=2, content=LaterContent("later", {}))
-    values = json.loads(encode(later).splitlines()[0])
-    cluster_of(objects).put(names.entry_name(2), seal({**values, "skip": False}))
+    """As of a cluster that was created before the format was what it is."""
+    other = json.loads(encode(read_entry(objects, 1)._replace(number=2)).splitlines()[0])
+    cluster_of(objects).put(names.entry_name(2), seal({**other, **values}))
 
-    with pytest.raises(UnsupportedLedgerError, match="kind 'later'"):
+    with pytest.raises(UnsupportedLedgerError, match=why):
         a_ledger(objects)
 
 
@@ -640,11 +636,12 @@ def test_of_two_clusters_at_one_place_the_first_stays() -> None:
     assert first.cluster_id == CLUSTER_ID
 
 
-def test_a_cluster_of_a_later_version_is_not_opened() -> None:
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_cluster_of_another_version_is_not_opened(version: int) -> None:
     objects = ScriptedObjects()
-    objects.put(names.CLUSTER, seal({"format": 9, "id": CLUSTER_ID, "probe": "", "v": 2}))
+    objects.put(names.CLUSTER, seal({"id": CLUSTER_ID, "probe": "", "v": version}))
 
-    with pytest.raises(UnsupportedLedgerError, match="its 'v' is 2"):
+    with pytest.raises(UnsupportedLedgerError, match=f"its 'v' is {version}; known is 2"):
         read_cluster(objects)
 
 

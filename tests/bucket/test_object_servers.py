@@ -19,11 +19,11 @@ import pytest
 from click.testing import CliRunner
 
 import spark_kbatch
-from spark_kbatch.bucket.entries import STAGING_TIMEOUT_MS, NewLimits
+from spark_kbatch.bucket import shared_ledger
+from spark_kbatch.bucket.entries import STAGING_TIMEOUT_MS
 from spark_kbatch.bucket.objects import CreateAnswer, Objects
 from spark_kbatch.bucket.probe import probe
 from spark_kbatch.bucket.real_objects import UPLOAD_PART_BYTES, RealObjects
-from spark_kbatch.bucket.urls import ledger_at
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
 from tests.bucket.test_objects import (
@@ -294,11 +294,11 @@ def test_maintenance_may_be_killed_at_any_request(
     """What it asked for when it was killed is done beside the next one, or was done before."""
     for name, value in server.environment(proxy.address).items():
         monkeypatch.setenv(name, value)
+    # What is dropped need not wait for a week.
+    monkeypatch.setattr(shared_ledger, "DEFAULT_LIMITS", {STAGING_TIMEOUT_MS: 10_000})
     url, rng = f"{server.url}-{next(_numbers)}", random.Random(1)
     with spark_kbatch.open(url, create=True) as cluster:
         cluster.create_topic("events")
-        # What is dropped need not wait for a week.
-        ledger_at(url).commit(lambda _state: NewLimits({STAGING_TIMEOUT_MS: 10_000}))
         sent, starts, kills = list[str](), 0, Counter[bool]()
         with cluster.producer(linger_ms=0, maintain_ms=0) as producer:
             for _ in range(MAINTENANCES):

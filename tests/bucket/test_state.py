@@ -15,13 +15,11 @@ from spark_kbatch.bucket.entries import (
     Fence,
     HeldFence,
     Horizon,
-    LaterContent,
     LedgerCommit,
     LedgerStart,
     MicroBatch,
     MirrorStep,
     NewFormat,
-    NewLimits,
     ProducedBatch,
     ReplacedRange,
     Replacement,
@@ -48,7 +46,6 @@ from tests.support.bucket_contents import CLUSTER_ID, TOPIC_ID, data_at, stretch
 LIMITS = {
     "staging.timeout.ms": 1000,
     "producer.id.expiration.ms": 3_600_000,
-    "transactional.id.expiration.ms": 7_200_000,
 }
 TOPIC = TopicCreation(TOPIC_ID, "events", (0, 17), {"retention.ms": "5"})
 
@@ -163,34 +160,23 @@ def test_several_batches_of_one_producer_in_a_commit_follow_each_other(state: Le
         follow(state, commit(3, produced=(produced(3, base=3), produced(3, base=4))))
 
 
-def test_producers_and_queries_expire_by_the_times_of_entries(state: LedgerState) -> None:
+def test_producers_expire_by_the_times_of_entries_and_queries_do_not(state: LedgerState) -> None:
     follow(state, commit(0, produced=(produced(0, base=0),), micro_batch=MicroBatch("q", 1)))
-    follow(state, NewLimits({}), at_ms=3_599_999)
+    follow(state, StartOffsets({}), at_ms=3_599_999)
     assert state.producers
-    follow(state, NewLimits({}), at_ms=3_600_000)
+    follow(state, StartOffsets({}), at_ms=3_600_000)
     assert not state.producers
+    follow(state, StartOffsets({}), at_ms=10**15)
     assert state.queries
-    follow(state, NewLimits({}), at_ms=7_200_000)
-    assert not state.queries
 
 
-def test_nothing_expires_by_a_limit_that_the_ledger_does_not_have(state: LedgerState) -> None:
-    follow(state, NewLimits({"producer.id.expiration.ms": 0}))
+def test_nothing_expires_by_a_limit_that_the_ledger_does_not_have() -> None:
+    state = follow(LedgerState(), LedgerStart(CLUSTER_ID, {}), TOPIC)
     follow(state, commit(0, produced=(produced(0, base=0),)))
 
-    follow(state, NewLimits({}), at_ms=10**15)
+    follow(state, StartOffsets({}), at_ms=10**15)
 
     assert state.producers
-
-
-def test_a_later_kind_that_may_be_skipped_changes_nothing_but_the_number(
-    state: LedgerState,
-) -> None:
-    before = pack_heads(state)
-
-    follow(state, LaterContent("later", {"x": 1}))
-
-    assert (state.number, pack_heads(state)) == (2, before)
 
 
 NotAllowed = tuple[list[Content], Content, type[KBatchError]]

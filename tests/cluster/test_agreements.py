@@ -224,23 +224,6 @@ def test_a_read_costs_the_same_however_many_answers_there_are(path: Path, clock:
     assert len(answers(path)) == 6
 
 
-def test_answers_of_earlier_releases_are_removed_a_few_at_a_time(path: Path, clock: Clock) -> None:
-    for number in range(250):
-        (path / f"{number:032x}-7.json").write_text("[]")
-    (path / f".{0:032x}").write_text("cut off")
-    age(path, clock)
-    os.utime(path / f".{0:032x}", (clock.now_ms / 1000, clock.now_ms / 1000))
-    agreements(path, clock).agree("early", lambda: ANSWER)
-    assert files_in(path) == 253
-    clock.now_ms += KEPT_MS + MINUTE_MS
-    before = files_in(path)
-    agreements(path, clock).agree("first", lambda: ANSWER)
-    assert before - files_in(path) <= 100
-    for number in range(6):
-        agreements(path, clock).agree(f"later {number}", lambda: ANSWER)
-    assert sorted(file.name for file in path.iterdir()) == ["by-name", "by-time"]
-
-
 class CountedReads(Files):
     """Files that count reads."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -82,17 +81,3 @@ def test_an_open_producer_notices_that_the_codec_was_altered(tmp_path: Path) -> 
         builders.append_records(cluster, {EVENTS: builders.batch(compression="lz4")})
 
     assert codecs(cluster) == [CODECS["gzip"], CODECS["zstd"], CODECS["lz4"]]
-
-
-def test_only_a_codec_that_was_chosen_stands_in_the_topics_file(tmp_path: Path) -> None:
-    """A release without this setting refuses topics that have it."""
-    cluster = a_cluster(tmp_path, "producer")
-
-    def stored() -> dict[str, object]:
-        text = (cluster.path / "topics" / "events.json").read_text()
-        return dict(json.loads(text)["config"])
-
-    assert "compression.type" not in stored()
-    cluster.alter_topic("events", {"compression.type": "lz4"})
-    assert stored()["compression.type"] == "lz4"
-    assert Cluster(str(cluster.path)).topic("events").config.compression_type == "lz4"

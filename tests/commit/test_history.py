@@ -178,17 +178,6 @@ def test_a_number_that_no_commit_has_is_an_error(cluster: Cluster) -> None:
         cluster.find_commit(1)
 
 
-def test_a_cluster_of_an_earlier_release_gets_a_history_with_its_first_commit(
-    cluster: Cluster,
-) -> None:
-    (cluster.path / "topics/__commits.json").unlink()
-    shutil.rmtree(cluster.path / "broker-0/__commits-0")
-    old = Cluster(str(cluster.path))
-    assert list(old.history()) == []
-    write(old, ("clicks", 0))
-    assert [commit.number for commit in old.history()] == [0]
-
-
 def test_the_history_of_a_read_only_cluster_is_read(cluster: Cluster) -> None:
     write(cluster, ("clicks", 0))
     reader = Cluster(str(cluster.path), files=ReadOnlyFiles())

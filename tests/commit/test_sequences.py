@@ -137,7 +137,7 @@ def test_a_job_with_the_id_of_a_mirror_is_refused(
 
 
 def test_a_mirror_with_the_id_of_a_job_is_refused(cluster: Cluster) -> None:
-    """Ids of today's jobs have an @, which a mirror's name may have too; those of earlier releases had none."""
+    """Ids of jobs have an @, which a mirror's name may have too."""
     write(cluster, 1, "etl", 2)
 
     with pytest.raises(CommitError, match=r"'etl' is the txnAppId of a job.*--name"):
@@ -168,7 +168,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "all removed": lambda path: shutil.rmtree(path.parent),
     "empty": lambda path: path.write_bytes(b""),
     "no object": lambda path: path.write_text("[1]"),
-    "of an earlier version": lambda path: path.write_text(
+    "without a key": lambda path: path.write_text(
         json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "is_mirror"})
     ),
     "another sequence than its record": lambda path: _change(path, offset=0, sequence=1),

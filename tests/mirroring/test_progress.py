@@ -1,4 +1,4 @@
-"""A mirror's progress is stored so that it reads back, and what earlier versions stored stays readable."""
+"""A mirror's progress is stored so that it reads back."""
 
 from __future__ import annotations
 
@@ -39,13 +39,16 @@ def test_progress_reads_back() -> None:
     assert unpack_partitions(committed) == PROGRESS
 
 
-def test_progress_of_earlier_versions_is_of_topics_that_were_written_to() -> None:
-    ids = {"source_topic_id": "s", "target_topic_id": "t"}
-    old = {"topics": {"events": {**ids, "offsets": {"0": 12}}}}
-    wanted = Progress({"events": TopicIds("s", "t")}, {EVENTS_0: 12}, {}, frozenset())
+@pytest.mark.parametrize("missing", ["source_topic_id", "target_topic_id", "has_records"])
+def test_progress_without_one_of_its_facts_is_an_error_that_names_it(missing: str) -> None:
+    facts = {"source_topic_id": "s", "target_topic_id": "t", "has_records": True}
+    del facts[missing]
+    stored = {"topics": {"events": {**facts, "offsets": {"0": 12}, "last_batches": {}}}}
 
-    assert unpack(json.dumps(old).encode()) == wanted
-    assert unpack_partitions({EVENTS_0: Committed(12, -1, json.dumps(ids))}) == wanted
+    with pytest.raises(CorruptRecordError, match=missing):
+        unpack(json.dumps(stored).encode())
+    with pytest.raises(CorruptRecordError, match=missing):
+        unpack_partitions({EVENTS_0: Committed(12, -1, json.dumps(facts))})
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,8 @@ def test_progress_of_earlier_versions_is_of_topics_that_were_written_to() -> Non
     ],
 )
 def test_a_last_batch_that_no_mirror_stored_is_an_error(batch: object) -> None:
-    topic = {"source_topic_id": "", "target_topic_id": "", "offsets": {"0": 2}}
+    ids = {"source_topic_id": "", "target_topic_id": ""}
+    topic = {**ids, "has_records": True, "offsets": {"0": 2}}
     stored = {"topics": {"events": {**topic, "last_batches": {"0": batch}}}}
 
     with pytest.raises(CorruptRecordError, match="progress of a mirror"):

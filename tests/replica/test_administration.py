@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import threading
 import time
@@ -28,7 +27,7 @@ from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_at
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import LATEST, LONG_MAX, AppendResult, TopicPartition
+from spark_kbatch.model import LONG_MAX, AppendResult, TopicPartition
 from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.options.topic import LOG_APPEND_TIME, TopicConfig
 from spark_kbatch.producer.known_topics import REFRESH_MS
@@ -255,41 +254,21 @@ def test_a_topic_of_the_same_name_is_another_one(cluster: Cluster) -> None:
     ]
 
 
-def made_again(cluster: Cluster) -> tuple[TopicPartition, Path, bytes]:
-    """Delete a topic, make it again under its id as a mirror does, and append to it.
-
-    Returns:
-        Its partition, and the file that recorded the deletion with its bytes.
-    """
+def test_a_topic_that_is_made_again_under_its_id_is_not_removed_as_deleted(
+    cluster: Cluster,
+) -> None:
+    """As a mirror does."""
     moved = TopicPartition("moved", 0)
     first = FolderCatalog(store_of(cluster)).create_moved_topic("moved", "", [0], {})
     append(cluster, moved)
     cluster.delete_topic("moved")
     (record,) = (cluster.path / "deleted").iterdir()
-    data = record.read_bytes()
     again = FolderCatalog(store_of(cluster)).create_moved_topic("moved", first.topic_id, [0], {})
     assert again.topic_id == first.topic_id
     assert append(cluster, moved).base_offset == 0
-    return moved, record, data
-
-
-def test_a_topic_that_is_made_again_under_its_id_is_not_removed_as_deleted(
-    cluster: Cluster,
-) -> None:
-    moved, record, _ = made_again(cluster)
     assert directories(cluster) == ["events-0", "events-1", "moved-0", "others-0"]
     assert not record.exists()
     assert later(cluster).collect_garbage().deleted_topics == []
-    assert len(builders.contents(another(cluster))[moved]) == 3
-
-
-def test_what_an_earlier_release_still_has_to_delete_takes_no_topic_of_the_same_id(
-    cluster: Cluster,
-) -> None:
-    moved, record, data = made_again(cluster)
-    record.write_bytes(data)
-    assert len(later(cluster).collect_garbage().deleted_topics) == 1
-    assert not record.exists()
     assert len(builders.contents(another(cluster))[moved]) == 3
 
 
@@ -845,23 +824,6 @@ def test_json_has_the_number_of_its_version(cluster: Cluster) -> None:
     for number in range(3):
         assert json.loads(path.read_text())["generation"] == number
         cluster.alter_topic("events", {"retention.bytes": number})
-
-
-def test_topics_of_a_cluster_of_an_earlier_release_can_be_changed(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = cluster.path / "topics" / "events.json"
-    found = json.loads(path.read_text())
-    del found["generation"]
-    path.write_text(json.dumps(found))
-    cluster.alter_topic("events", {"retention.bytes": 7})
-    cluster.create_partitions("events", 3)
-    assert len(builders.contents(another(cluster))[EVENTS]) == 6
-    cluster.delete_topic("events")
-    with caplog.at_level(logging.WARNING):
-        later(cluster).collect_garbage()
-    assert caplog.text == ""
-    assert cluster.list_offsets({OTHERS: LATEST})[OTHERS] == (3, -1)
 
 
 def test_a_retry_of_old_events_after_a_change_is_not_appended_again(cluster: Cluster) -> None:

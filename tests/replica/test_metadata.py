@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,6 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.files import Files, LockFile
-from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
@@ -234,17 +234,44 @@ def test_creation_that_died_is_taken_over(tmp_path: Path, torn: bool) -> None:
 # What the files say.
 
 
-def test_cluster_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "advice"),
+    [
+        pytest.param(4, "upgrade spark-kbatch", id="later"),
+        pytest.param(
+            2,
+            "let the version of spark-kbatch that wrote the cluster serve it, with `kbatch serve`, and copy its "
+            "topics from there into a new one, with `kbatch mirror`",
+            id="earlier",
+        ),
+    ],
+)
+def test_a_cluster_of_another_format_is_refused(tmp_path: Path, version: int, advice: str) -> None:
     path = builders.a_cluster(tmp_path).path
     described = json.loads((path / "cluster.json").read_text())
-    (path / "cluster.json").write_text(json.dumps(described | {"version": 3}))
-    with pytest.raises(ConfigError) as error:
-        create(path)
+    (path / "cluster.json").write_text(json.dumps(described | {"version": version}))
+    openers: list[Callable[[Path], Cluster]] = [create, Cluster]
+    for use in openers:
+        with pytest.raises(ConfigError) as error:
+            use(path)
 
-    assert str(error.value) == (
-        f"the cluster at {path} has format version 3; this release reads 1 and 2: upgrade "
-        "spark-kbatch"
-    )
+        assert str(error.value) == (
+            f"{path}/cluster.json has format version {version}, and this release reads 3: {advice}"
+        )
+
+
+def test_a_cluster_of_another_format_is_not_restored(tmp_path: Path) -> None:
+    path, disks = tmp_path / "cluster", [tmp_path / "disk-0", tmp_path / "disk-1"]
+    Cluster(path, create=True, log_dirs=disks).create_topic("events")
+    for disk in disks:
+        (file,) = disk.glob("mirror-*/cluster.json")
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"version": 2}))
+    shutil.rmtree(path)
+
+    with pytest.raises(ConfigError, match=r"mirror-./cluster\.json has format version 2"):
+        Cluster(path, create=True, log_dirs=disks)
+
+    assert not path.exists()
 
 
 DAMAGED = {
@@ -271,19 +298,6 @@ def test_settings_are_stored_by_kafkas_keys(tmp_path: Path) -> None:
     assert stored["retention.ms"] == 7
     assert stored["message.timestamp.type"] == "CreateTime"
     assert not any("_" in key for key in stored)
-
-
-def test_a_topic_of_an_earlier_release_keeps_working(tmp_path: Path) -> None:
-    """It has fewer settings, by the names of our fields; and no limit of times, so it gets none."""
-    cluster = builders.a_cluster(tmp_path)
-    file = cluster.path / "topics" / "events.json"
-    old = {"max_message_bytes": 2000, "segment_bytes": 3000, "index_interval_bytes": 4096}
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"config": old}))
-
-    expected = TopicConfig(
-        max_message_bytes=2000, segment_bytes=3000, message_timestamp_after_max_ms=LONG_MAX
-    )
-    assert [topic.config for topic in Cluster(str(cluster.path)).topics()] == [expected]
 
 
 def stored_topic(cluster: Cluster, name: str) -> dict[str, Any]:
@@ -315,19 +329,6 @@ def test_replicas_that_follow_no_rule_are_stored_one_by_one(tmp_path: Path) -> N
 
     assert stored_topic(cluster, "events")["replica_cycle"] == [[0], [1], [1]]
     assert Cluster(str(cluster.path)).topic("events") == topic
-
-
-def test_a_cluster_of_version_1_keeps_the_form_of_its_topics(tmp_path: Path) -> None:
-    """So that the release that made it can go on using it."""
-    cluster = builders.a_cluster(tmp_path)
-    described = json.loads((cluster.path / "cluster.json").read_text())
-    (cluster.path / "cluster.json").write_text(json.dumps(described | {"version": 1}))
-    made = Cluster(str(cluster.path)).create_topic("more", partitions=3)
-
-    assert stored_topic(cluster, "more")["replicas"] == [[0], [0], [0]]
-    assert "replica_cycle" not in stored_topic(cluster, "more")
-    assert Cluster(str(cluster.path)).topic("more") == made
-    assert json.loads((cluster.path / "cluster.json").read_text())["version"] == 1
 
 
 class CountsReads(Files):
@@ -377,7 +378,6 @@ def test_a_topics_file_is_read_once_however_many_partitions_it_has(
             {"replica_cycle": []}, "replica_cycle is a list of 0; expected", id="no nodes"
         ),
         pytest.param({"replica_cycle": [[0, 0]]}, "replica_cycle[0] is a list of 2", id="twice"),
-        pytest.param({"replicas": [[0]]}, "replicas is a list of 1; expected", id="too few lists"),
         pytest.param({"topic_id": "../x"}, "topic_id is '../x'; expected", id="an id like a path"),
         pytest.param(
             {"config": {"index.interval.bytes": -1}},
@@ -391,6 +391,11 @@ def test_a_topics_file_is_read_once_however_many_partitions_it_has(
         ),
         pytest.param({"given": [1]}, "given is a list of 1; expected a list of texts", id="given"),
         pytest.param({"config": {"new": 1}}, "config.new is 1; expected a setting", id="unknown"),
+        pytest.param(
+            {"config": {"segment_bytes": 3000}},
+            "config.segment_bytes is 3000; expected a setting",
+            id="a field",
+        ),
     ],
 )
 def test_a_value_that_makes_no_sense_is_named(

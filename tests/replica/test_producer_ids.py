@@ -62,7 +62,7 @@ def test_a_block_is_taken_once(tmp_path: Path) -> None:
 
 
 def test_taking_ids_leaves_the_rest_of_the_file_alone(tmp_path: Path) -> None:
-    """Until then there is no such entry, as in clusters of earlier releases."""
+    """Until then there is no such entry."""
     cluster = builders.a_cluster(tmp_path)
     before = json.loads((cluster.path / "cluster.json").read_text())
     store_of(cluster).new_producer_id()

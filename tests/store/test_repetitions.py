@@ -559,15 +559,6 @@ def test_the_history_tells_a_repetition_by_its_rows_in_each_topic(count: int) ->
         mine.is_repetition(lambda _: (1, Evidence.of_commit(commit(3))))
 
 
-@pytest.mark.parametrize("is_kept", [False, True])
-def test_only_a_name_of_which_nothing_was_kept_counts_for_all_topics(is_kept: bool) -> None:
-    """Else it is the id of a query of today."""
-    mine = Evidence.of_tasks([], "events")
-    committed = {"app@events": (-1, None), "app": (1, mine if is_kept else None)}
-    attempt = Attempt("app@events", 1, mine, None, "app")
-    assert attempt.is_repetition(committed.__getitem__) != is_kept
-
-
 # What of a checkpoint is believed.
 
 
@@ -622,42 +613,25 @@ def test_other_file_systems_are_not_read(checkpoint: SparkCheckpoint, location: 
 # What is kept.
 
 
-def noted_by_an_earlier_release(address: str, name: str, number: int, topic: str) -> None:
-    """Commit under a name as earlier releases did: the name and the number alone were kept."""
+def noted_by_its_number_alone(address: str, query_id: str, number: int, topic: str) -> None:
+    """Commit a micro-batch without what tells a repetition of it."""
     options = SparkDriver(address, topic).options
     with spark_kbatch.open(address, create=True) as cluster:
         cluster.create_topic(topic)
         if "bucket" in address.partition(":")[0]:
-            content = LedgerCommit(micro_batch=MicroBatch(name, number))
+            content = LedgerCommit(micro_batch=MicroBatch(query_id, number))
             cluster._store.ledger.commit(lambda _: content)
             return
     staged = begin_job(options).stage([pa.record_batch({"value": ["old"]})])
     coordinator = coordinator_for(FolderParts(address), options)
-    assert coordinator.commit(staged.extents, transactional_id=name, sequence=number)
+    assert coordinator.commit(staged.extents, transactional_id=query_id, sequence=number)
 
 
-def test_a_name_of_an_earlier_release_counts_for_all_topics_until_one_has_its_own(
-    address: str, tmp_path: Path
-) -> None:
-    scene = Scene(address, tmp_path, is_read=True)
-    noted_by_an_earlier_release(address, scene.app_id, 7, scene.topic)
-    before = scene.written()
-
-    scene.version(7, ["other"])
-    scene.version(6, ["other"], topic=scene.other)
-    assert scene.written() == before
-    scene.version(8, ["b"])
-    scene.version(8, ["c"], topic=scene.other)
-    scene.version(8, ["b"])
-    refusal(lambda: scene.version(7, ["c"], topic=scene.other))
-    assert scene.written() == {scene.topic: [*before[scene.topic], "b"], scene.other: ["c"]}
-
-
-def test_a_query_of_an_earlier_release_goes_on(
+def test_a_query_of_which_the_number_alone_is_known_goes_on(
     address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene = Scene(address, tmp_path, is_read=True)
-    noted_by_an_earlier_release(address, scene.checkpoint.query_id, 0, scene.topic)
+    noted_by_its_number_alone(address, scene.checkpoint.query_id, 0, scene.topic)
     before = scene.written()
 
     scene.run(3, is_noted=False)

@@ -14,7 +14,6 @@ from spark_kbatch.bucket.entries import (
     MicroBatch,
     MirrorStep,
     NewFormat,
-    NewLimits,
     ProducedBatch,
     ReplacedRange,
     Replacement,
@@ -53,7 +52,6 @@ def stretch_of(
 
 EVERY_KIND: list[Content] = [
     LedgerStart(CLUSTER_ID, {"staging.timeout.ms": 604_800_000}),
-    NewLimits({"producer.id.expiration.ms": 1000}),
     TopicCreation(TOPIC_ID, "events", (0, 17), {"retention.ms": "1000"}),
     TopicAlteration(TOPIC_ID, {"retention.ms": None, "max.message.bytes": "7"}),
     TopicGrowth(TOPIC_ID, (0, 0)),

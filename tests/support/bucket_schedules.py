@@ -5,7 +5,7 @@ a new process after each crash and each error. New processes begin with what one
 be old, or with nothing; and some commits do not ask what is new first. Two mirrors have one name. Readers read
 everything that comes. The adversary does whatever may happen to a ledger at any time: it moves the horizon and
 deletes what that allows, puts tombstones and takes checkpoints away, replaces data by merged data, moves start
-offsets, writes wrong hints, changes limits, creates and deletes topics. Beside it, in some schedules, others do
+offsets, writes wrong hints, creates and deletes topics. Beside it, in some schedules, others do
 nothing but merge, or move start offsets.
 
 All the while:
@@ -42,11 +42,9 @@ from spark_kbatch.bucket.entries import (
     Content,
     Entry,
     Fence,
-    LaterContent,
     LedgerCommit,
     MicroBatch,
     MirrorStep,
-    NewLimits,
     ProducedBatch,
     ReplacedRange,
     Replacement,
@@ -92,7 +90,7 @@ from tests.support.simulated_bucket import (
 CLUSTER_ID = "c1" * 16
 TOPICS = {"orders": ("topic-1", 2), "clicks": ("topic-2", 1)}  # id and partitions by name
 ATTEMPTS_MAX = 10  # times the requests of one process, of all that go on after each other
-LIMITS = {"staging.timeout.ms": 7 * DAY_MS, "producer.id.expiration.ms": 2 * HOUR_MS}
+EXPIRATIONS_MS = [1000, HOUR_MS, 2 * HOUR_MS]  # of producers
 
 Step: TypeAlias = Callable[["Process"], object]
 
@@ -272,7 +270,10 @@ class Model:
     def _begin(self) -> None:
         process = Process(self)
         create_cluster(process.objects, CLUSTER_ID, "", self.simulation.sleep)
-        process.ledger.start(LIMITS)
+        expiration_ms = self.rng.choice(EXPIRATIONS_MS)
+        process.ledger.start(
+            {"staging.timeout.ms": 7 * DAY_MS, "producer.id.expiration.ms": expiration_ms}
+        )
         for name, (topic_id, partitions) in TOPICS.items():
             offsets = tuple(self.rng.choice([0, 0, 10]) for _ in range(partitions))
             topic = TopicCreation(topic_id, name, offsets)
@@ -634,7 +635,7 @@ class Adversary(Actor):
     def steps(self) -> list[Step]:
         weighted = [self.horizon] * 3 + [self.collect] * 4 + [self.due_horizon] + [self.bury] * 5
         weighted += [self.replace] * 3 + [self.hint] * 2 + [self.start_offsets]
-        return [*weighted, self.limits, self.fence, self.skipped, self.side_topic]
+        return [*weighted, self.fence, self.side_topic]
 
     # The horizon, and what it allows.
 
@@ -703,16 +704,8 @@ class Adversary(Actor):
 
         process.commit(propose)
 
-    def limits(self, process: Process) -> None:
-        limit = NewLimits({"producer.id.expiration.ms": self.rng.choice([1000, HOUR_MS])})
-        process.commit(lambda _: limit)
-
     def fence(self, process: Process) -> None:
         process.commit(lambda state: Fence("server", state.fences.get("server", -1) + 1))
-
-    def skipped(self, process: Process) -> None:
-        """Write an entry of a later format that may be skipped."""
-        process.commit(lambda _: LaterContent("later", {"a": 1}))
 
     def side_topic(self, process: Process) -> None:
         """Create a topic, or delete it: each time with the same id, as one that is moved in and out."""

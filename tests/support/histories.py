@@ -29,15 +29,16 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 from click.testing import CliRunner
 
 import spark_kbatch
-from spark_kbatch.bucket.entries import PRODUCER_ID_EXPIRATION_MS, NewLimits
-from spark_kbatch.bucket.urls import ledger_at
+from spark_kbatch.bucket import shared_ledger
+from spark_kbatch.bucket.entries import PRODUCER_ID_EXPIRATION_MS
+from spark_kbatch.bucket.state import DEFAULT_LIMITS
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.options.object_store import parse_store_options
 from tests.support.history_checker import Checker, History, Lines, Read, read_from
 from tests.support.history_processes import (
     CALM,
@@ -216,14 +217,16 @@ class _Run:
         return Checker(history, final).faults()
 
     def _begin(self) -> None:
-        with spark_kbatch.open(self.store.url, create=True, store=self.store.options) as cluster:
-            for topic, partitions in TOPICS.items():
-                cluster.create_topic(topic, partitions, config=CONFIG)
+        limits = dict(DEFAULT_LIMITS)
         if self.has_moving_clock:
             # What a clock that moves by days says of a producer means nothing for one that goes on.
-            limits = NewLimits({PRODUCER_ID_EXPIRATION_MS: RETENTION_MS})
-            options = parse_store_options(self.store.options, self.store.url)
-            ledger_at(self.store.url, options).commit(lambda _state: limits)
+            limits[PRODUCER_ID_EXPIRATION_MS] = RETENTION_MS
+        with (
+            mock.patch.object(shared_ledger, "DEFAULT_LIMITS", limits),
+            spark_kbatch.open(self.store.url, create=True, store=self.store.options) as cluster,
+        ):
+            for topic, partitions in TOPICS.items():
+                cluster.create_topic(topic, partitions, config=CONFIG)
         for slot in self.slots:
             slot.start()
 
