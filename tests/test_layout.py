@@ -254,7 +254,7 @@ def test_a_face_opens_clusters_in_one_room(face: str) -> None:
 
 # What the public `Cluster` imports of rooms at run time: the port, and what is above all places. Of the others it
 # opens a folder where it is constructed, and serves what its store hands out.
-PORT = {"store", "consumer", "options", "opening.values"}
+PORT = {"store", "consumer", "options", "columns.reading"}
 INSIDE = {
     "__init__": {"cluster.folder_store", "cluster.parts"},
     "serve": {"server.server"},

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 import spark_kbatch
-from spark_kbatch.opening.values import PinnedColumns
+from spark_kbatch.columns.reading import PinnedColumns
 from spark_kbatch.opening.writes import begin_job
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.write import parse_write_options
