@@ -199,11 +199,18 @@ def test_a_winner_that_had_a_rival_rests_for_a_round_trip(objects: ScriptedObjec
 # Ends without success.
 
 
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param([lost] * 100, id="never"),
+        pytest.param([lost, *[conflict] * 100], id="at first"),
+    ],
+)
 def test_without_an_answer_the_outcome_is_unknown_and_names_the_entry(
-    objects: ScriptedObjects,
+    objects: ScriptedObjects, answers: list[Answer]
 ) -> None:
     ledger = a_ledger(objects)
-    objects.answers = [lost] * 100
+    objects.answers = answers
 
     with pytest.raises(OutcomeUnknownError) as raised:
         ledger.commit(commit_of(3), timeout_ms=5000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -69,11 +70,11 @@ def test_after_a_refusal_the_next_request_begins_anew(cluster: Cluster) -> None:
     assert sorted(values(opened_again(cluster))) == ["first", "next"]
 
 
-def sent(cluster: Cluster, *batches: tuple[int, bytes], timeout_ms: int = 30_000) -> Answer:
-    """Send batches of partitions of the topic in one request, and return the answer."""
-    topic, store, answers = cluster.topic("events"), cluster._store, list[Answer]()
-    assert isinstance(store, BucketStore)
-    request = SendRequest(
+def a_request(
+    cluster: Cluster, *batches: tuple[int, bytes], timeout_ms: int = 30_000
+) -> SendRequest:
+    topic = cluster.topic("events")
+    return SendRequest(
         -1,
         timeout_ms,
         [
@@ -81,7 +82,18 @@ def sent(cluster: Cluster, *batches: tuple[int, bytes], timeout_ms: int = 30_000
             for partition, data in batches
         ],
     )
-    BucketTransport(store.ledger).send(request, answers.append)
+
+
+def a_transport(cluster: Cluster, *, at_once: int = 1) -> BucketTransport:
+    store = cluster._store
+    assert isinstance(store, BucketStore)
+    return BucketTransport(store.ledger, at_once=at_once)
+
+
+def sent(cluster: Cluster, *batches: tuple[int, bytes], timeout_ms: int = 30_000) -> Answer:
+    """Send batches of partitions of the topic in one request, and return the answer."""
+    answers = list[Answer]()
+    a_transport(cluster).send(a_request(cluster, *batches, timeout_ms=timeout_ms), answers.append)
     (answer,) = answers
     return answer
 
@@ -299,6 +311,43 @@ def test_requests_are_put_at_once_and_their_entries_are_in_the_order_of_records(
     for partition in range(3):
         held = found.filter(pc.field("partition") == partition)["value"].to_pylist()
         assert [int(one) for one in held] == [*range(partition, 200, 3)]
+
+
+def test_requests_that_were_sent_before_a_failure_was_told_fail_with_it() -> None:
+    """The sender sends all of them again in their order, and a producer that no one knows may begin anywhere."""
+    is_told = threading.Event()
+
+    class FailsTheFirst(CountingObjects):
+        def put(self, name: str, data: bytes) -> None:
+            if kind_of(name) == "data" and not is_told.is_set():
+                if b"first" in data:
+                    raise ObjectStoreError("put", name, "for a test")
+                assert is_told.wait(10)
+            super().put(name, data)
+
+    with a_bucket(FailsTheFirst(), "events") as cluster:
+        transport, answers = a_transport(cluster, at_once=3), list[Answer]()
+
+        def send() -> None:
+            for sequence, value in enumerate((b"first", b"second", b"third")):
+                batch = numbered(sequence, value=value)
+                transport.send(a_request(cluster, (0, batch)), answers.append)
+
+        def poll(count: int) -> list[type[Exception] | None]:
+            until_s = time.monotonic() + 10
+            while len(answers) < count and time.monotonic() < until_s:
+                transport.poll(100)
+            return [one.error and type(one.error) for answer in answers for one in answer.values()]
+
+        send()
+        assert poll(1) == [ObjectStoreError]
+        is_told.set()
+        assert poll(3) == [ObjectStoreError] * 3
+        answers.clear()
+        send()
+        assert poll(3) == [None] * 3
+        transport.close()
+        assert [*values(opened_again(cluster))] == ["first", "second", "third"]
 
 
 @pytest.mark.parametrize("at_once", [1, 5])

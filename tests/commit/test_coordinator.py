@@ -278,13 +278,16 @@ def test_a_full_disk_does_not_stop_rolling_forward(tmp_path: Path) -> None:
     ensure_sound(store_of(cluster).manager.log(TRANSACTION_STATE))
 
 
-def test_rolling_forward_never_moves_a_partition_back(tmp_path: Path) -> None:
+# The second is in the slot where the commit's state would be.
+@pytest.mark.parametrize("writes", [1, 2])
+def test_rolling_forward_never_moves_a_partition_back(tmp_path: Path, writes: int) -> None:
     cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
     an_undone_flip(cluster)
     log = store_of(cluster).manager.log(EVENTS)
     newer = store_of(cluster).snapshots.replicas([EVENTS])[EVENTS].state
-    newer = newer._replace(sequence=newer.sequence + 1, log_start_offset=2)
-    log.write_state(newer, flush=False)
+    for start in range(1, writes + 1):
+        newer = newer._replace(sequence=newer.sequence + 1, log_start_offset=start)
+        log.write_state(newer, flush=False)
 
     coordinator_for(
         store_of(cluster), parse_write_options({"path": str(cluster.path)})

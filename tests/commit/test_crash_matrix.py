@@ -240,6 +240,15 @@ def test_rolling_forward_may_crash_after_any_crash_of_the_committer(
         ensure_rolling_forward_may_crash(scenario, job, crash, power_losses=False, by=0)
 
 
+def test_a_commit_point_is_on_disk_before_a_partition_is_rolled_forward(
+    scenario: Scenario, job: Recording
+) -> None:
+    """A power loss would leave the commit in that partition alone."""
+    decided = undone(job.kills(stride=1))[0]
+    rolled = Recording(decided.disk, scenario.roll_forward)
+    assert rolled.first("flush", SLOT) < rolled.first("write", "kbatch.state")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 11))
 def test_rolling_forward_may_crash_after_any_loss_of_power(

@@ -31,7 +31,7 @@ from spark_kbatch.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.files import Buffer, Files
+from spark_kbatch.files import Buffer, Files, LockFile
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import STATE_FILE
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
@@ -436,6 +436,47 @@ def test_a_commit_decided_and_not_flipped_comes_first(
         store_of(cluster), parse_write_options({"path": str(cluster.path)})
     ).roll_forward()
     assert list(contents(cluster).values()) == expected
+    ensure_all_sound(cluster)
+
+
+def test_a_commit_that_is_decided_while_an_append_waits_for_its_lock_comes_first(
+    cluster: Cluster,
+) -> None:
+    """The committer dies with the lock, for which the append has waited since before the commit point."""
+    is_placed, is_waited_for = threading.Event(), threading.Event()
+
+    class Committer(StopsInTheFlip):
+        def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
+            path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+            if path.endswith(f"{TRANSACTION_STATE.topic}-0/{STATE_FILE}"):
+                is_placed.set()
+                assert is_waited_for.wait(10)
+            super().write_at(descriptor, position, data)
+
+    class Appender(Files):
+        def lock_byte(self, file: LockFile, position: int, *, wait: bool = True) -> bool:
+            is_taken = super().lock_byte(file, position, wait=wait)
+            if not is_taken:
+                is_waited_for.set()
+            return is_taken
+
+    extents = builders.staged(cluster, {EVENTS: [batch(n=3)]})
+    outcomes: list[str] = []
+
+    def commit() -> None:
+        with pytest.raises(CommitError) as error:
+            builders.commit(another(cluster, Committer(0)), extents)
+        outcomes.append(error.value.outcome)
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    assert is_placed.wait(10)
+    found = append_records(another(cluster, Appender()), {EVENTS: batch(n=2)})[EVENTS]
+    thread.join()
+
+    assert outcomes == [coordinator.COMMITTED]
+    assert found == AppendResult(3, log_start_offset=0)
+    assert contents(cluster)[EVENTS] == records_of([batch(n=3), batch(n=2)])
     ensure_all_sound(cluster)
 
 

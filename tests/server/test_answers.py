@@ -395,6 +395,19 @@ def test_fetches_get_as_much_as_there_is_memory_for_and_at_least_one_batch(
     assert len(fetched(client.ask(ApiKey.FETCH, 12, asked)).records) == len(BATCH)
 
 
+def test_fetches_that_have_waited_get_as_much_as_there_is_memory_for_by_then(
+    cluster: Cluster, server: Server, client: RawClient
+) -> None:
+    """One commit ends the wait of many, each of which had all of the memory when it came."""
+    memory = server._memory.answers
+    client.send(request(ApiKey.FETCH, 12, fetch(0, max_wait_ms=30_000)))
+    until(lambda: server._fetches._waiting and not memory.used_bytes, "the fetch waits")
+    memory.count(memory.room())
+
+    builders.write(cluster, {("events", 0): [BATCH] * 10})
+    assert len(fetched(client.receive(ApiKey.FETCH, 12)).records) == len(BATCH)
+
+
 # Offsets.
 
 

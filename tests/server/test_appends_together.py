@@ -21,6 +21,7 @@ from spark_kbatch.errors import (
     KafkaStorageError,
     OutOfOrderSequenceError,
     RecordTooLargeError,
+    RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.files import Files
@@ -72,7 +73,10 @@ class Turns:
 
     def take(self) -> None:
         while self._tasks:
-            self._tasks.popleft()()
+            self.take_one()
+
+    def take_one(self) -> None:
+        self._tasks.popleft()()
 
 
 def appended(
@@ -425,6 +429,30 @@ def test_batches_that_wait_for_a_lock_are_appended_once_it_is_free(
     for number, offset in enumerate(offsets):
         (record,) = builders.records_of([batch(n=1, seed=number)])
         assert values[offset] == record.value
+
+
+def test_what_is_told_that_nothing_is_written_is_not_written_when_the_lock_is_free(
+    tmp_path: Path,
+) -> None:
+    """Those before and behind it wait on."""
+    cluster, turns = a_cluster(tmp_path), Turns()
+    queues = Appends(store_of(cluster), turns, turns.later, flush=False)  # type: ignore[arg-type]
+    answers: list[list[AppendResult]] = [[], [], []]
+    batches = [batch(n=1, seed=seed) for seed in (1, 2, 3)]
+    for data, left_s, answer in zip(batches, (60, 0, 60), answers, strict=True):
+        deadline_s = time.monotonic() + left_s
+        queues.append(EVENTS, Append(data, ACKS_ALL, 60_000, deadline_s, answer.append))
+    with store_of(cluster).manager.locks.partitions([EVENTS]):
+        turns.take_one()
+        assert [len(answer) for answer in answers] == [0, 1, 0]
+    turns.take()
+
+    assert [len(answer) for answer in answers] == [1, 1, 1]
+    first, refused, last = (answer for (answer,) in answers)
+    assert isinstance(refused.error, RequestTimedOutError)
+    assert (first.base_offset, last.base_offset) == (1, 2)
+    expected = builders.records_of([batch(n=1), batches[0], batches[2]])
+    assert builders.contents(cluster)[EVENTS] == expected
 
 
 # A disk that fails, and processes that die.
