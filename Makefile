@@ -74,10 +74,11 @@ dist: $(INSTALLED) ## Build the wheel and the source distribution into dist/, an
 stranger: java $(INSTALLED) ## Replay README, docs, commands and notebooks with the wheel, in an empty folder and environment
 	$(PYTEST) tests/test_stranger.py
 
-lint: $(INSTALLED) ## Check style and types
+lint: $(INSTALLED) ## Check style and types, and print the size of each room
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
+	@$(PY) -m tests.support.sizes
 
 format: $(INSTALLED) ## Format the code, and fix what ruff can fix
 	$(PY) -m ruff check --fix

@@ -1,9 +1,11 @@
-"""The tree is the data flow: imports go one way, and what is delicate has one home."""
+"""The tree is the data flow: imports go one way, what is delicate has one home, and no room outgrows its number."""
 
 from __future__ import annotations
 
 import ast
 import graphlib
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +15,8 @@ from typing import NamedTuple
 import pytest
 
 import spark_kbatch
-from tests.support import builders
+from tests.support import builders, sizes
+from tests.support.sizes import Allowed
 
 PACKAGE = Path(spark_kbatch.__file__).parent
 ROOT = "__init__"
@@ -281,6 +284,15 @@ def test_no_module_is_a_drawer() -> None:
     assert not {"utils", "util", "base", "helpers", "common"} & {p.stem for p in PACKAGE.rglob("*")}
 
 
+def test_each_room_lists_its_modules() -> None:
+    missing = []
+    for room in PACKAGE.glob("*/**/__init__.py"):
+        words = re.findall(r"\w+", ast.get_docstring(ast.parse(room.read_text())) or "")
+        missing += [path for path in room.parent.glob("[!_]*.py") if path.stem not in words]
+
+    assert missing == []
+
+
 def test_no_two_classes_have_the_same_name() -> None:
     names = [
         node.name
@@ -290,6 +302,38 @@ def test_no_two_classes_have_the_same_name() -> None:
     ]
 
     assert {name for name in names if names.count(name) > 1} == set()
+
+
+def test_no_room_outgrows_its_number() -> None:
+    if os.environ.get("KBATCH_REWRITE_GOLDEN"):
+        sizes.rewrite()
+
+    assert sizes.faults(sizes.counted(), sizes.allowed()) == []
+
+
+def test_a_fault_of_a_size_says_which_room_by_how_much_and_what_to_do() -> None:
+    table = {"a/grown": Allowed(500), "a/held": Allowed(540), "a/shrunk": Allowed(700), "a/gone": Allowed(1)}  # fmt: skip
+    there = {"a/grown": 560, "a/held": 500, "a/shrunk": 600, "a/new": 9}
+
+    gone, new, grown, shrunk = sizes.faults(there, table)
+
+    assert gone.startswith("a/gone is not in the tree: ")
+    assert new.startswith("a/new is not in the table: ")
+    assert grown == (
+        "a/grown has 560 statements, 60 more than it may have: say once what it says twice, or "
+        "raise its number in tests/sizes.txt to at most 600, with the reason on the same line"
+    )
+    assert shrunk.startswith("a/shrunk has 600 statements and may have 700, so ")
+
+
+def test_writing_the_table_of_sizes_again_raises_no_number() -> None:
+    table = {"a/grown": Allowed(500), "a/shrunk": Allowed(9000, "joins"), "a/gone": Allowed(1)}
+
+    assert sizes.lowered({"a/grown": 560, "a/shrunk": 8000, "a/new": 9}, table) == {
+        "a/grown": Allowed(500),
+        "a/shrunk": Allowed(8080, "joins"),
+        "a/new": Allowed(49),
+    }
 
 
 WITHOUT_KERNELS = """

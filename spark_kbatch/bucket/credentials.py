@@ -36,7 +36,7 @@ _ACCEPTED = f"a mapping of text by {', '.join(_TEXTS)}, with {_EXPIRES_AT} as a 
 
 
 class FunctionCredentials:
-    """What a function returns for a bucket, in the form that the library of stores asks for."""
+    """Credentials for a bucket from a function of the user's, in the form that the library of stores takes."""
 
     def __init__(self, url: str, path: str) -> None:
         """Import the function.

@@ -476,7 +476,7 @@ class Replacement(_KnownKind):
 
     @property
     def stretches(self) -> Stretches:
-        """What is read from now on, by topic id."""
+        """The stretches that are read from now on, by topic id."""
         return {
             topic_id: [stretch for one in ranges for stretch in one.stretches]
             for topic_id, ranges in self.ranges.items()

@@ -1,4 +1,4 @@
-"""Where the batches of a partition are: extents in objects, and stretches of offsets that they make up.
+"""Places of a partition's batches: extents in objects, and stretches of offsets that they make up.
 
 An extent is a run of whole batches in one object. A stretch is what one entry added to a partition: a base
 offset, and either its extents, or the place in an index object that lists them. Batches lie in their objects

@@ -1,4 +1,4 @@
-"""What there is in the bucket of a cluster: how long the ledger is, what is referred to, and what waits.
+"""The contents of a cluster's bucket: the length of its ledger, what it refers to, and what it does not.
 
 Everything is listed once, so it takes a request for each thousand objects.
 """

@@ -13,7 +13,7 @@
     hint                                    where to look for the newest checkpoint and entry
 
 A number has 20 digits, so that names sort as numbers do. That of data and segments is the number of the
-last entry when the work began that wrote them: what a later entry may still refer to is told by it. HH are
+last entry when the work began that wrote them: it says whether a later entry may still refer to them. HH are
 the first two digits of the job's id, which spread the load of a store that splits its names by range.
 """
 

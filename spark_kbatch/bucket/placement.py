@@ -1,4 +1,4 @@
-"""Where the batches of a partition are, offset by offset: extents, also those that index objects list.
+"""The extents of a partition, offset by offset, with those that index objects list.
 
 A stretch whose extents are in an index is loaded when it is looked at, and the last ones stay in memory.
 """

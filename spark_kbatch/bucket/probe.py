@@ -43,7 +43,7 @@ def probe(objects: Objects, rng: random.Random) -> list[str]:
     found = [*_contest(objects, contested)]
     for name in looked_at:
         found += _look(objects, folder, name)
-    with contextlib.suppress(ObjectAccessDeniedError):  # Who writes need not be let delete.
+    with contextlib.suppress(ObjectAccessDeniedError):  # A writer may not have the right to delete.
         objects.delete([*contested, *looked_at])
     return found
 

@@ -57,9 +57,8 @@ _ASKED = re.compile(r"\bperforming [A-Z]+ (https?://\S+)")
 _REFUSED_BY_OTHERS = re.compile(r"status code: 4")
 _LIMITS = re.compile(r" retries, max_retries: \d+, retry_timeout: \S+")
 _OWN_VIEW = "\n\nDebug source:"
-_CODE = re.compile(
-    r"<(?:Code|Message)>([^<]+)<"
-)  # in an answer, which may repeat a token behind it
+# Of an answer that may repeat a token elsewhere.
+_CODE = re.compile(r"<(?:Code|Message)>([^<]+)<")
 _LOOKED_AT = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "azure": "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, AZURE_CLIENT_SECRET",

@@ -19,8 +19,8 @@ says where the data is, and where no state before can be told: what refers to it
 it is an error.
 
 The last entry is created as any entry is. So whoever has committed is before it, and whoever comes
-later reads it before its next commit, and is refused: no one is told that something is committed
-which is not in what was read of the ledger after it was closed. Readers go on.
+later reads it before its next commit, and is refused. So no commit is acknowledged that is not in
+what was read of the ledger after it was closed. Readers go on.
 
 Until the last step nothing has changed but that no one writes, and nothing is ever deleted: what
 was there stays below the old id. Who looks only, as `--dry-run` does, begins with step 1.
@@ -106,7 +106,7 @@ class LostQuery(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """What can be recovered, and what is lost."""
+    """The entries that can be recovered, and what is lost."""
 
     cluster_id: str  # of the cluster that is there
     entry: int  # the last one
@@ -353,7 +353,7 @@ def _new_topic_id(cluster_id: str, topic_id: str) -> str:
 
 
 class _Lost:
-    """What is lost after a state, gathered from what is left of later entries and checkpoints."""
+    """The losses after a state, gathered from what is left of later entries and checkpoints."""
 
     def __init__(self, state: LedgerState) -> None:
         self._state = state

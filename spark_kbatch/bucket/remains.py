@@ -1,4 +1,4 @@
-"""What can still be read of a ledger that is damaged: entries, checkpoints, and the states that these give.
+"""The readable rest of a damaged ledger: entries, checkpoints, and the states that these give.
 
     entry        is there, and has its sum; what is wrong with another is remembered
     checkpoint   its root and all of its parts, or their copies, are there and have their sums, and
@@ -11,7 +11,7 @@ A whole checkpoint says all that the entries up to its own said. So an entry tha
 it takes nothing away. Nor does the first entry, which says what its folder's name says and what is
 the same in all clusters: it is made again, with the id that the next one tells.
 
-Nothing is changed here, and nobody is to write to the cluster meanwhile.
+Nothing is changed here, and nothing may write to the cluster meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a process may do at a place in a store: each right is tried, and named as the store's policies name it."""
+"""The rights of a process at a place in a store: each is tried, and named as the store's policies name it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TriedRight(NamedTuple):
 
 
 class TriedStore(NamedTuple):
-    """What a store lets a process do, and whether it does what a ledger stands on."""
+    """The rights of a process in a store, and whether the store does what a ledger needs."""
 
     rights: tuple[TriedRight, ...]
     faults: tuple[str, ...] | None  # of the store; None if that was not tried, for want of a right

@@ -1,4 +1,4 @@
-"""Where batches go before a commit: one object for all partitions, and another one above 4 GiB.
+"""Staging of batches before a commit: one object for all partitions, and another one above 4 GiB.
 
     send     a batch is copied and waits, with those of all partitions, up to GATHERED_BYTES
     gathered batches, sorted by topic and partition, go to the end of the object, which is put in parts

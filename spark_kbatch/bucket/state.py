@@ -14,9 +14,9 @@ The rules, of which each is needed:
 - A commit's stretches begin where their partitions end, so that offsets are dense.
 - What an entry refers to began at the horizon or after it, by the number in each object's name, and not after
   the entry before. Everything older that nothing refers to may be deleted at any time.
-- A query's number grows, unless a user lets one follow that does not. A mirror's progress is told
-  from what it was. A producer's sequences follow each other within its epoch, by partition; one that
-  is not known may begin anywhere.
+- A query's number grows, unless a user lets one follow that does not. A mirror's progress names the
+  progress that it replaces. A producer's sequences follow each other within its epoch, by partition;
+  those of an unknown producer may begin anywhere.
 - Start offsets grow, and stay below the end. Epochs of fences, formats and horizons grow.
 
 - What replaces was begun after its topic was created: a topic may be created again with the same id.
@@ -84,7 +84,7 @@ _Rule: TypeAlias = Callable[..., None]  # of a state and a content
 
 @dataclass
 class PartitionHead:
-    """Where a partition starts and ends."""
+    """The start and the end of a partition."""
 
     start_offset: int
     next_offset: int
@@ -151,7 +151,7 @@ class PartRef(NamedTuple):
 
 @dataclass
 class TopicExtents:
-    """What a topic's offsets are read from: what parts of a checkpoint say, and then what later entries do."""
+    """The extents of a topic: those in parts of a checkpoint, and then those of later entries."""
 
     parts: tuple[PartRef, ...] = ()  # in the order of entries
     changes: list[Change] = field(default_factory=list)

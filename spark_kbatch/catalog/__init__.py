@@ -11,6 +11,7 @@ JSON files.
     partition_states  partitions/
     deletions         deleted/, and the steps of deleting a topic
     log_dirs          which disks can be used
+    folder_clock      the time of day for the folder, also on a network disk
     metadata          one object that holds those parts
 
 Who changes topics holds the metadata lock: `replica/administration`.

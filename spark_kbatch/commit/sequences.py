@@ -71,7 +71,7 @@ class LastCommit(NamedTuple):
 
     @property
     def kept(self) -> LastKept:
-        """What a job's next commit is compared with; nothing of a mirror."""
+        """The sequence and evidence that a job's next commit is compared with; none of a mirror."""
         if self.is_mirror:
             return NO_TRANSACTION_SEQUENCE, None
         kept = parse(self.evidence, "what is kept of a micro-batch") if self.evidence else None

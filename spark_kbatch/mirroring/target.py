@@ -125,7 +125,7 @@ class Target(Protocol):
 
 
 class OwnTarget:
-    """What targets of our own have in common: a store in a folder or a bucket, and topics of it."""
+    """A store in a folder or a bucket, and topics of it: the common part of the targets of our own."""
 
     def __init__(self, store: Store, find: Callable[[str], Topic]) -> None:
         """Set up for a store, and what finds a topic of it as the target needs it."""

@@ -55,7 +55,7 @@ _TLS_KEYS = re.compile(
 
 @dataclass(frozen=True, repr=False)
 class RegistryAddress:
-    """Where a registry is: URLs, of which each will do, or a folder."""
+    """The address of a registry: URLs, any of which will do, or a folder."""
 
     urls: tuple[str, ...] = ()  # without user and password, and without a slash at the end
     user_info: Secret = NO_SECRET  # USER:PASSWORD that the URLs have

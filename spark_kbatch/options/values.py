@@ -55,7 +55,7 @@ _RECORD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", 
 
 
 class SchemaChoice(NamedTuple):
-    """Where the schema of values is: a version of the subject, an id, a file, here; or made of a write's columns."""
+    """The source of the schema of values: a version of the subject, an id, a file, text, or a write's columns."""
 
     kind: Literal["latest", "version", "id", "file", "text", "columns"] = "latest"
     number: int = 0  # the version or the id
@@ -141,7 +141,7 @@ def key_of(column: Column, part: str) -> str:
 
 @dataclass(frozen=True)
 class ColumnOptions:
-    """What the bytes of a column are, and what they are read as."""
+    """The format and schema of a column's bytes."""
 
     column: Column
     format: Format = "binary"

@@ -80,7 +80,7 @@ class RegisteredSchema:
 
 
 class SchemaRegistry(Protocol):
-    """What a schema registry is asked for. Thread-safe.
+    """The interface of a schema registry. Thread-safe.
 
     Each method raises SchemaNotFoundError where the registry has no such thing, SchemaRegistryUnavailableError if it
     cannot be reached until all retries have failed, and SchemaRegistryError if it refuses or answers with nonsense.

@@ -65,7 +65,7 @@ _TOPIC_RESOURCE = 2  # of DescribeConfigs
 
 
 class Sent(NamedTuple):
-    """What one task wrote to the cluster: records and offsets by partition, and the seconds it took."""
+    """The records and offsets that one task wrote, by partition, and the seconds it took."""
 
     records_count: int
     written: Mapping[TopicPartition, Written]

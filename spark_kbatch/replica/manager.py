@@ -679,7 +679,7 @@ class ReplicaManager:
         return len(results)
 
     def _of_log(self, partition: Partition, error: Exception) -> Exception:
-        """Return what producers are told of an error of a log, whose batches are sound."""
+        """Return the error that producers get for one of a log, whose batches are sound."""
         topic_partition = partition.topic_partition
         if not isinstance(error, (OSError, KBatchError)):
             return error

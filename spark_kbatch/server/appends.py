@@ -250,7 +250,7 @@ class Appends:
 
 
 def _answer(append: Append, result: AppendResult) -> None:
-    """Answer a batch; if that fails, what is queued behind it goes on."""
+    """Answer a batch; a failure is logged, and does not stop the batches after it."""
     try:
         append.answer(result)
     except Exception:

@@ -43,7 +43,7 @@ def maintain(
         try:
             rows = tasks.mapInArrow(merging, _SCHEMA).collect()
         except Exception:
-            maintenance.collect()  # What is damaged is told, and all else is done.
+            maintenance.collect()  # The error says what is damaged; all else is done.
             raise
         merged = Merged(*(sum(row[at] for row in rows) for at in range(3)))
     collected, damaged = maintenance.collect(), tuple(maintenance.damaged)

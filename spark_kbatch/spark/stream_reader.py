@@ -64,7 +64,7 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @functools.cached_property
     def _new_schemas(self) -> NewSchemas:
-        """What the subjects of keys and values have got since; only the reader that plans has it."""
+        """New schemas of the subjects of keys and values; only the reader that plans has them."""
         return NewSchemas(self._pinned)
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""Where a producer's finished batches go: logs, staging files, or brokers.
+"""The destination of a producer's finished batches: logs, staging files, or brokers.
 
 The sender asks which node leads a partition and which can take a request now, and waits by `poll`, which for
 the network is where everything is sent and received. Only the thread that sends calls these, but for `wake_up`.

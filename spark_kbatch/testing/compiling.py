@@ -1,4 +1,4 @@
-"""What tests notice of the compilation of kernels: a message to the user, and time that is not theirs."""
+"""Compilation of kernels during tests: a message to the user, and time that does not count as the tests'."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _NO_BYTES = pa.nulls(0, pa.binary())
 
 @dataclass(frozen=True)
 class Formats:
-    """What the keys and values of one topic are, besides text, bytes and JSON."""
+    """The formats of one topic's keys and values, besides text, bytes and JSON."""
 
     registry: Any = None
     keywords: Mapping[str, Any] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from spark_kbatch.kernels import avro as kernels
 
 
 class RowError(NamedTuple):
-    """What is wrong with one row; where it lies is for its reader to say, who knows its topic and offset."""
+    """The error of one row. Its reader adds the topic and the offset."""
 
     row: int  # in the array that was given
     reason: str

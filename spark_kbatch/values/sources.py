@@ -1,4 +1,4 @@
-"""Where the encoder's kernel finds the values of Arrow columns: numbers and states in slots.
+"""Sources of the encoder's kernel: the values of Arrow columns, as numbers and states in slots.
 
 A source is made once, for a column, and reads an array of the column's type into the slots of a call. What a
 schema cannot hold becomes a state, an error of the row if the row gets there. So a value that hides below a
@@ -48,7 +48,7 @@ class SlotValues:
 
     @property
     def bases(self) -> Array:
-        """Where each slot starts in `values` and `states`: uint64[slots]."""
+        """The start of each slot in `values` and `states`: uint64[slots]."""
         sizes = np.array([len(one) for one in self._values], np.int64)
         return frozen((np.cumsum(sizes) - sizes).astype(np.uint64))
 

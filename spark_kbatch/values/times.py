@@ -11,7 +11,7 @@ _PARTS = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
 
 
 class TimeUnit(NamedTuple):
-    """What a time counts, and in which parts of a second."""
+    """The unit of a time: what it counts, and in which parts of a second."""
 
     family: str  # timestamp, local-timestamp, time or date, which no conversion leads out of
     per_second: int  # 1 for a date, which counts days

@@ -6,7 +6,6 @@ regenerates them, and draws the picture of speeds.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable
 from enum import Enum
@@ -32,7 +31,6 @@ from spark_kbatch.options.topic import CONFIG_OPTIONS, TOPIC_OPTIONS
 from spark_kbatch.options.write import WRITE_OPTIONS
 from tests.support import request_costs, speeds
 from tests.support.commands import COMMANDS
-from tests.test_layout import HEIGHT, PACKAGE
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 _HELP_WIDTH = 98  # of a terminal with 100 columns
@@ -88,22 +86,6 @@ def commands_markdown() -> str:
     return "\n\n".join(sections)
 
 
-def modules_markdown() -> str:
-    """Return the rooms, from the top, and the first line of each module's docstring."""
-    lines = ["| module | what it says of itself |", "|---|---|"]
-    by_room: dict[str, list[Path]] = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if path.name != "__init__.py" and room in HEIGHT:
-            by_room.setdefault(room, []).append(path)
-    for room in sorted(by_room, key=lambda room: (-HEIGHT[room], room)):
-        for path in by_room[room]:
-            name = path.relative_to(PACKAGE)
-            said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-            lines.append(f"| [{name}](spark_kbatch/{name}) | {said.splitlines()[0]} |")
-    return "\n".join(lines)
-
-
 GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("options.md", "read options"): lambda: options_markdown(READ_OPTIONS),
     ("options.md", "write options"): lambda: options_markdown(WRITE_OPTIONS),
@@ -123,7 +105,6 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("performance.md", "speeds"): speeds.speeds_markdown,
     ("bucket.md", "costs"): request_costs.costs_markdown,
     ("server.md", "server options"): lambda: options_markdown(SERVER_OPTIONS),
-    ("../DESIGN.md", "modules"): modules_markdown,
 }
 
 
