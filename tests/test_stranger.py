@@ -71,6 +71,7 @@ for shown, folder in [
 ]:
     STANDS_FOR[f"s3://{shown}"] = f"file+bucket://{Path(folder).absolute()}"
 write(STANDS_FOR["s3://my-replica/events"], "readings")
+sorted(Path("replica").glob("*/ledger/*"))[-2].unlink()  # which never came to the replica
 """,
     "docs/broker-logs.md": """
 STANDS_FOR["/var/lib/kafka-logs"] = "kafka-logs"

@@ -102,9 +102,8 @@ CHECKPOINT_EVERY = 16
 CHECKPOINT_OVERDUE = 24  # made by anyone who commits
 HINT_EVERY_MS = 5000
 QUIET_MS = 60_000  # after which the cluster's own object is read again
-CLOCK_AHEAD_MAX_MS = (
-    7_200_000  # of the ledger's time, before the store's is asked: not for hourly jobs
-)
+# Of the ledger's time, before the store's clock is asked, which hourly jobs need not do.
+CLOCK_AHEAD_MAX_MS = 7_200_000
 
 KNOWN_MAX = CHECKPOINT_OVERDUE  # entries after a checkpoint that a machine keeps
 

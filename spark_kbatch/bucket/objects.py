@@ -167,16 +167,10 @@ def range_of(objects: RangeReader, name: str, position: int, size_in_bytes: int)
     Raises:
         ObjectStoreError: the store fails, in each of some attempts.
     """
-    size, is_listed, failure = (
-        size_in_bytes,
-        False,
-        ObjectStoreError("get", name, "it was not asked"),
-    )
-    for attempt in range(_ATTEMPTS_MAX):
+    size, is_listed, failures = size_in_bytes, False, 0
+    while True:
         try:
-            if attempt:
-                clock.sleep_ms(pause_by_chance(_PAUSE_MS << (attempt - 1)))
-            if attempt and not is_listed:
+            if failures and not is_listed:
                 listed = objects.list(name[: name.rfind("/") + 1], name[:-1])
                 found = next((one for one in listed if one.name >= name), None)
                 if found is None or found.name != name:
@@ -185,10 +179,12 @@ def range_of(objects: RangeReader, name: str, position: int, size_in_bytes: int)
             data = objects.get_range(name, position, size) if size else b""
             if data is None or len(data) == size:
                 return data
-            failure = ObjectStoreError("get", name, f"{len(data)} bytes came of {size}")
-        except ObjectStoreError as error:
-            failure = error
-    raise failure
+            raise ObjectStoreError("get", name, f"{len(data)} bytes came of {size}")
+        except ObjectStoreError:
+            failures += 1
+            if failures == _ATTEMPTS_MAX:
+                raise
+        clock.sleep_ms(pause_by_chance(_PAUSE_MS << (failures - 1)))
 
 
 def create_or_get(

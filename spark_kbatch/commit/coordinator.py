@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -204,7 +203,7 @@ class Coordinator:
             return True
         began_s = monotonic_s()
         by_partition = staged_by_partition(extents, overwrite and overwrite.topic)
-        kept = b"" if attempt is None else json.dumps(attempt.evidence._asdict()).encode()
+        kept = b"" if attempt is None else attempt.evidence.packed()
         value = TransactionValue(PREPARE_COMMIT, sequence, {}, 0, source_progress, evidence=kept)
         job = _Job(transactional_id, value, author, overwrite, attempt)
         progress = _Progress()
@@ -412,7 +411,7 @@ class Coordinator:
                         {},
                         self._now_ms(),
                         progress,
-                        evidence=json.dumps(Evidence.of_commit(commit)._asdict()).encode(),
+                        evidence=Evidence.of_commit(commit).packed(),
                     )
                     appender.append(self._state_record(name, value))
                 partition.publish_locked(appender.finish(flush=True), flush=True)

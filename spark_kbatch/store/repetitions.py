@@ -18,6 +18,7 @@ option `topic` names.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import operator
 import re
@@ -133,6 +134,10 @@ class Evidence(NamedTuple):
     def of(cls, found: StoredObject) -> Evidence:
         """Return what is read."""
         return cls(*map(found.text, cls._fields))
+
+    def packed(self) -> bytes:
+        """Return it as JSON, which `of` reads."""
+        return json.dumps(self._asdict()).encode()
 
     def shown(self) -> str:
         """Return it for people."""

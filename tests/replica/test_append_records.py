@@ -48,6 +48,7 @@ from tests.support.faults import (
     ReadOnlyFiles,
     StopsInTheFlip,
     died,
+    is_commit_point,
     run_child,
 )
 from tests.support.reference import Record, encode_batch, split_batches, with_crc
@@ -447,8 +448,7 @@ def test_a_commit_that_is_decided_while_an_append_waits_for_its_lock_comes_first
 
     class Committer(StopsInTheFlip):
         def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
-            path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
-            if path.endswith(f"{TRANSACTION_STATE.topic}-0/{STATE_FILE}"):
+            if is_commit_point(descriptor):
                 is_placed.set()
                 assert is_waited_for.wait(10)
             super().write_at(descriptor, position, data)
@@ -489,8 +489,7 @@ def test_an_append_elsewhere_does_not_wait_for_a_commit_that_is_under_way(
     class Waits(Files):
         def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
             super().write_at(descriptor, position, data)
-            path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
-            if path.endswith(f"{TRANSACTION_STATE.topic}-0/{STATE_FILE}"):
+            if is_commit_point(descriptor):
                 waiting.set()
                 assert go_on.wait(10)
 

@@ -209,11 +209,16 @@ class SimulatedProcess(Faults, DiskFiles):
 _COMMIT_POINT = "__transaction_state-0/kbatch.state"
 
 
+def is_commit_point(descriptor: int) -> bool:
+    """Return True if a write to this open file decides a commit."""
+    return str(Path(f"/proc/self/fd/{descriptor}").readlink()).endswith(_COMMIT_POINT)
+
+
 class DiesAtTheCommitPoint(FaultyFiles):
     """A process that is killed after its commit is placed and before it is decided."""
 
     def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
-        if str(Path(f"/proc/self/fd/{descriptor}").readlink()).endswith(_COMMIT_POINT):
+        if is_commit_point(descriptor):
             self.fault = Fault(len(self.steps))
         super().write_at(descriptor, position, data)
 
