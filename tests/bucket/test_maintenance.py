@@ -211,7 +211,7 @@ def test_a_topic_that_is_moved_in_again_under_its_id_keeps_its_own_records(
         cluster.delete_topic("events")
         store = cluster._store
         assert isinstance(store, BucketStore)
-        store.create_moved_topic("events", events, [0], {})
+        store.catalog.create_moved_topic("events", events, [0], {})
         send(cluster, *numbered(5, 100))
 
         assert merger.merge(runs).segments == 1
@@ -560,7 +560,7 @@ def test_retention_goes_by_settings_that_still_count(
             cluster.delete_topic("events")
             store = BucketStore(cluster._store.address)
             config = {"retention.ms": str(DAY_MS)}
-            store.create_moved_topic("events", before.topic_id, (0, 0, 0), config)
+            store.catalog.create_moved_topic("events", before.topic_id, (0, 0, 0), config)
             send(opened_again(cluster), "c", "d")
         return retained_from(*given)
 

@@ -144,7 +144,7 @@ def test_nodes_take_turns_by_themselves() -> None:
 def producing(tmp_path: Path, **options: Any) -> Iterator[tuple[Producer, FakeBrokers, Any]]:
     brokers_of = {key: options.pop(key) for key in ("seed", "faults", "delay_s") if key in options}
     cluster = builders.a_cluster(tmp_path, topics={"events": len(ALL)})
-    log = LocalLog(store_of(cluster).append_records, flush=False)
+    log = LocalLog(store_of(cluster), flush=False)
     brokers = FakeBrokers(log, ALL, **brokers_of)
     defaults = {"batch_size": 1, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5}
     producer = producer_to(cluster, brokers, defaults | options, nodes=brokers, seed=1)

@@ -255,7 +255,7 @@ def test_flush_sends_what_lingers_and_waits_for_it(cluster: spark_kbatch.Cluster
 
 
 def test_flush_gives_up_in_time(cluster: spark_kbatch.Cluster) -> None:
-    gate = Gate(LocalLog(store_of(cluster).append_records, flush=False))
+    gate = Gate(LocalLog(store_of(cluster), flush=False))
     with gated(cluster, gate) as producer:
         future = producer.send("events", b"v")
         with pytest.raises(RequestTimedOutError, match=r"flush waited 0\.05 s"):
@@ -333,7 +333,7 @@ def test_a_producer_without_records_takes_no_id(cluster: spark_kbatch.Cluster) -
         taken.append(store_of(cluster).new_producer_id())
         return taken[-1]
 
-    transport = LocalLog(store_of(cluster).append_records, flush=False)
+    transport = LocalLog(store_of(cluster), flush=False)
     with producer_to(cluster, transport, {}, new_producer_id=new_producer_id) as producer:
         producer.flush(SOON)
         assert taken == []
@@ -345,7 +345,7 @@ def test_a_producer_without_records_takes_no_id(cluster: spark_kbatch.Cluster) -
 
 
 def test_who_finds_no_memory_is_told_after_max_block_ms(cluster: spark_kbatch.Cluster) -> None:
-    gate = Gate(LocalLog(store_of(cluster).append_records, flush=False))
+    gate = Gate(LocalLog(store_of(cluster), flush=False))
     options = {"buffer_memory": 64 * 1024, "batch_size": 16 * 1024, "max_block_ms": 100}
     with gated(cluster, gate, **options) as producer:
         futures = [producer.send("events", b"v" * 15_000) for _ in range(6)]
@@ -504,7 +504,7 @@ def test_close_sends_what_is_left_and_takes_no_more(cluster: spark_kbatch.Cluste
 def test_who_closes_while_another_thread_does_waits_for_the_end_too(
     cluster: spark_kbatch.Cluster,
 ) -> None:
-    gate = Gate(LocalLog(store_of(cluster).append_records, flush=False))
+    gate = Gate(LocalLog(store_of(cluster), flush=False))
     producer = gated(cluster, gate)
     future = producer.send("events", b"v")
     assert gate.arrived.wait(SOON)
@@ -605,7 +605,7 @@ def test_all_of_an_answer_counts_though_a_callback_of_it_closes_the_producer(
 def test_who_waits_for_memory_is_told_that_the_producer_is_closed(
     cluster: spark_kbatch.Cluster,
 ) -> None:
-    gate = Gate(LocalLog(store_of(cluster).append_records, flush=False))
+    gate = Gate(LocalLog(store_of(cluster), flush=False))
     producer = gated(cluster, gate, buffer_memory=32 * 1024, batch_size=16 * 1024)
     with ThreadPoolExecutor(4) as pool:
         sends = [

@@ -52,7 +52,7 @@ class Unreliable:
     """A local log whose first requests meet their fates: "lost" answers, "unsent" requests."""
 
     def __init__(self, cluster: Cluster, *fates: str) -> None:
-        self._log = LocalLog(store_of(cluster).append_records, flush=False)
+        self._log = LocalLog(store_of(cluster), flush=False)
         self._fates = list(fates)
         self.runs: list[int] = []  # batches of each partition in each request
 
@@ -78,7 +78,7 @@ def producing(
 
 
 def a_log(cluster: Cluster) -> LocalLog:
-    return LocalLog(store_of(cluster).append_records, flush=False)
+    return LocalLog(store_of(cluster), flush=False)
 
 
 @contextmanager

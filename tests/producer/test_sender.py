@@ -100,7 +100,7 @@ def a_cluster(tmp_path: Path, **config: Any) -> spark_kbatch.Cluster:
 
 
 def a_log(cluster: spark_kbatch.Cluster) -> LocalLog:
-    return LocalLog(store_of(cluster).append_records, flush=False)
+    return LocalLog(store_of(cluster), flush=False)
 
 
 @contextmanager

@@ -503,20 +503,6 @@ def test_a_cluster_within_path_has_neither_a_reign_nor_copies(tmp_path: Path) ->
     assert "reign" not in json.loads((tmp_path / "cluster/cluster.json").read_text())
 
 
-def test_copies_of_a_cluster_that_is_older_than_reigns_are_all_refreshed(home: Path) -> None:
-    file = home / "cluster/cluster.json"
-    old = json.loads(file.read_text())
-    del old["reign"]
-    for path in (file, *(mirrored(home, node, "cluster.json") for node in range(3))):
-        path.write_text(json.dumps(old))
-    mirrored(home, 1, "topics/t.json").unlink()
-    with a_cluster(home) as cluster:
-        assert mirrored(home, 1, "topics/t.json").exists()
-        cluster.create_topic("later")
-    assert json.loads(file.read_text())["reign"] == 0
-    assert mirrored(home, 2, "cluster.json").read_bytes() == file.read_bytes()
-
-
 # Elections by request.
 
 

@@ -367,7 +367,7 @@ def test_a_commit_removes_staged_files_of_abandoned_jobs(
     dead, silent, alive = (begin(cluster) for _ in range(3))
     for job, days in ((dead, 7.1), (silent, 6.9), (alive, 8)):
         done = stage(job)
-        age(store_of(cluster).metadata.cluster_file.log_dir(0).staging / done.transaction, days)
+        age(store_of(cluster).metadata.cluster_file.log_dir(0).staging / done.job, days)
     newest = cluster.path / "staging-0" / stage(alive).extents[0].file
     age(newest.parent.parent, 8)
     os.utime(newest)  # a task is still writing, so all files of its job stay
@@ -388,7 +388,7 @@ def test_tasks_and_commit_of_a_job_whose_files_were_collected_fail_and_name_the_
 ) -> None:
     job = begin(cluster)
     done = stage(job)
-    age(store_of(cluster).metadata.cluster_file.log_dir(0).staging / done.transaction, 8)
+    age(store_of(cluster).metadata.cluster_file.log_dir(0).staging / done.job, 8)
     ensure_next_job_works(cluster)
     with pytest.raises(KafkaStorageError, match=r"staging\.retention\.ms"):
         stage(job)

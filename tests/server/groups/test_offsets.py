@@ -130,7 +130,7 @@ def test_an_offset_of_an_unknown_partition_is_refused(
 def test_nothing_is_created_for_offsets_of_unknown_partitions(groups: Coordinated) -> None:
     groups.commit({("none", 0): 1})
 
-    assert "__consumer_offsets" not in groups.backend.topic_names(internal=True)
+    assert "__consumer_offsets" not in groups.backend.metadata.topics.names(internal=True)
     assert groups.ask(ApiKey.LIST_GROUPS).answer.groups == []
 
 
