@@ -349,13 +349,12 @@ class GroupCoordinator:
         def failed(error: ErrorCode) -> Any:
             return answer_of(SyncAnswer(error))
 
+        named = (body.protocol_type, body.protocol_name)
+        if received.version >= _NAMES_PROTOCOL and None in named:  # a broker looks at this first
+            respond(failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+            return
+
         def handle(respond: Respond) -> None:
-            if received.version >= _NAMES_PROTOCOL and None in (
-                body.protocol_type,
-                body.protocol_name,
-            ):
-                respond(failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
-                return
             syncing = Syncing(
                 body.group_id, body.generation_id, body.member_id, body.group_instance_id,
                 body.protocol_type, body.protocol_name,

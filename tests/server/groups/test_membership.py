@@ -489,6 +489,8 @@ def test_a_sync_group_has_to_name_the_protocol_from_version_5_on(
     refused = client.sync(version=5, **nothing)
     assert refused.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert client.sync(version=4, **nothing).error is OK
+    client.group = ""
+    assert client.sync(version=5, **nothing).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 def test_sync_group_and_heartbeat_of_an_unknown_group_are_refused(groups: Coordinated) -> None:
