@@ -204,6 +204,12 @@ def _command(objects: MemoryObjects, words: list[str]) -> None:
         raise error
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait before an object that was cut short is asked for again: no one writes to it meanwhile."""
+    monkeypatch.setattr("spark_kbatch.bucket.objects._PAUSE_MS", 0)
+
+
 @pytest.fixture(scope="module")
 def forger() -> Forger:
     return Forger()
