@@ -55,6 +55,9 @@ _QUICK_START = (
 )
 
 
+_DUMPED = re.compile(r"^Dumping (.+)$", re.MULTILINE)
+
+
 class MissingToolError(Exception):
     """A tool that the tests need is not on this machine; the message says how to get it."""
 
@@ -135,6 +138,16 @@ class Kafka:
             self.command(main_class, *words),
             input=stdin, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False,
         )  # fmt: skip
+
+
+def by_directory(printed: str) -> dict[Path, str]:
+    """Return what DumpLogSegments prints of the files in each directory, in their order."""
+    _, *of_files = _DUMPED.split(printed)
+    found: dict[Path, str] = {}
+    for name, text in zip(of_files[::2], of_files[1::2], strict=True):
+        directory = Path(name).parent
+        found[directory] = found.get(directory, "") + text
+    return found
 
 
 class Listener(NamedTuple):
