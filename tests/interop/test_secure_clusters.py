@@ -149,7 +149,7 @@ def strangers_client(secured: SecureBroker) -> Mapping[str, str]:
 
 WRONG = "wr0ng-passw0rd"
 # A lost connection may be a broker that restarts: these are retried, so a test that waits for the end gives a time.
-SOON = {"default.api.timeout.ms": "4000"}
+SOON = {"default.api.timeout.ms": "1500"}
 
 REFUSALS = {
     "unknown-authority": Refusal(
