@@ -28,6 +28,12 @@ unexport PYTHONDONTWRITEBYTECODE
 # Most tests of Spark wait for Spark; a file's tests share its sessions and servers.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
+# Tests of brokers wait for them half of the time; a file's tests share its brokers, and each process has its own.
+PARALLEL_INTEROP := -n 2 --dist loadfile --no-loadscope-reorder
+
+# Damaged rounds compute all the time, and each test has its own: a core each.
+PARALLEL_FUZZ := -n 2 --dist load --maxschedchunk 1
+
 PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
 
 .DEFAULT_GOAL := help
@@ -61,10 +67,10 @@ lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest version
 	$(LOWEST)/bin/python -m pytest -m 'not spark and not slow and not interop' $(LOWEST_TESTS)
 
 interop: java $(INSTALLED) ## Test against a real Kafka broker and its tools, fetched by Maven, with kcat, a schema registry, and on servers of object stores
-	$(PYTEST) -m interop tests/interop tests/server tests/bucket
+	$(PYTEST) $(PARALLEL_INTEROP) -m interop tests/interop tests/server tests/bucket
 
 fuzz: $(INSTALLED) ## Read randomly damaged batches, logs and clusters, with bounds checks in compiled code
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/bounds-checked KBATCH_FUZZ_ROUNDS=$${KBATCH_FUZZ_ROUNDS:-10000} $(PY) -m pytest tests/fuzz
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/bounds-checked KBATCH_FUZZ_ROUNDS=$${KBATCH_FUZZ_ROUNDS:-10000} $(PY) -m pytest $(PARALLEL_FUZZ) tests/fuzz
 
 dist: $(INSTALLED) ## Build the wheel and the source distribution into dist/, and check them
 	rm -rf dist

@@ -13,7 +13,7 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
-from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka, by_directory
 from tests.support.logs_for_kafka import (
     FORMATS,
     SMALL,
@@ -55,17 +55,19 @@ def dumped(printed: str) -> list[tuple[str, ...]]:
     ]
 
 
-def ensure_sound(kafka: Kafka, directory: Path) -> str:
-    """Run every check of the tool on a partition; return what it prints of the records."""
-    files = segment_files(directory)
-    printed, faults = kafka.dump_log(files, "--print-data-log", "--deep-iteration")
+def ensure_sound(kafka: Kafka, *directories: Path) -> dict[Path, str]:
+    """Run every check of the tool on partitions, on all of them at once; return what it prints of their records."""
+    files = [file for directory in directories for file in segment_files(directory)]
+    told, faults = kafka.dump_log(files, "--print-data-log", "--deep-iteration")
     assert faults == []
-    assert "isvalid: true" in printed
     indexes = [file for file in files if file.suffix != ".log" and file.stat().st_size]
-    assert indexes, "nothing was checked"
+    assert {file.parent for file in indexes} == {*directories}, "nothing was checked"
     sanity, faults = kafka.dump_log(indexes, "--index-sanity-check")
     assert faults == []
     assert sanity.count("passed sanity check") == len(indexes)
+    printed = by_directory(told)
+    assert [*printed] == [*directories]
+    assert all("isvalid: true" in text for text in printed.values())
     return printed
 
 
@@ -79,24 +81,37 @@ def clusters(
     }
 
 
+def partition_of(cluster: Cluster, number: int) -> Path:
+    return store_of(cluster).metadata.cluster_file.log_dir(0).path / f"events-{number}"
+
+
+@pytest.fixture(scope="module")
+def printed(
+    kafka: Kafka, clusters: dict[str, tuple[Cluster, list[list[Record]]]]
+) -> dict[Path, str]:
+    """What the tool prints of all partitions of all formats, which it is asked once."""
+    directories = [
+        partition_of(cluster, n) for cluster, held in clusters.values() for n in range(len(held))
+    ]
+    return ensure_sound(kafka, *directories)
+
+
 @pytest.mark.parametrize(
     ("format_name", "compression"), [(name, codec) for name in FORMATS for codec in codecs_of(name)]
 )
 def test_logs_of_a_producer_have_no_fault(
-    kafka: Kafka,
     clusters: dict[str, tuple[Cluster, list[list[Record]]]],
+    printed: dict[Path, str],
     format_name: str,
     compression: str,
 ) -> None:
     cluster, held = clusters[format_name]
     number = codecs_of(format_name).index(compression)
-    directory = store_of(cluster).metadata.cluster_file.log_dir(0).path / f"events-{number}"
+    directory = partition_of(cluster, number)
     assert len(list(directory.glob("*.log"))) > 2
 
-    printed = ensure_sound(kafka, directory)
-
-    assert f"magic: {format_name[1]} compresscodec: {compression}" in printed
-    assert dumped(printed) == [as_dumped(record) for record in held[number]]
+    assert f"magic: {format_name[1]} compresscodec: {compression}" in printed[directory]
+    assert dumped(printed[directory]) == [as_dumped(record) for record in held[number]]
 
 
 _PRODUCER = re.compile(
@@ -108,7 +123,7 @@ def test_snapshots_describe_the_last_batch_before_them(
     kafka: Kafka, clusters: dict[str, tuple[Cluster, list[list[Record]]]]
 ) -> None:
     cluster, _ = clusters["V2"]
-    directory = store_of(cluster).metadata.cluster_file.log_dir(0).path / "events-0"
+    directory = partition_of(cluster, 0)
     snapshots = sorted(directory.glob("*.snapshot"))
     headers = {}
     for path in sorted(directory.glob("*.log")):
@@ -142,10 +157,10 @@ def test_logs_of_jobs_have_no_fault(kafka: Kafka, tmp_path: Path, adopt_min_byte
         builders.commit(cluster, extents, adopt_min_bytes=adopt_min_bytes)
         for part in rows:
             expected += builders.to_records(part, len(expected))
-    directory = store_of(cluster).metadata.cluster_file.log_dir(0).path / "events-0"
+    directory = partition_of(cluster, 0)
     assert len(list(directory.glob("*.log"))) > 2
 
-    printed = ensure_sound(kafka, directory)
+    printed = ensure_sound(kafka, directory)[directory]
 
     assert dumped(printed) == [as_dumped(record) for record in expected]
 
@@ -160,10 +175,10 @@ def test_a_topic_with_append_times_has_no_fault(kafka: Kafka, tmp_path: Path) ->
                 producer.send("events", b"%d" % number, timestamp=1)
                 time.sleep(0.005)
     after = time.time_ns() // 1_000_000
-    directory = store_of(cluster).metadata.cluster_file.log_dir(0).path / "events-0"
+    directory = partition_of(cluster, 0)
     assert len(list(directory.glob("*.log"))) > 2
 
-    printed = ensure_sound(kafka, directory)
+    printed = ensure_sound(kafka, directory)[directory]
 
     times = [int(time_of) for _, time_of, *_ in dumped(printed)]
     assert len(times) == 20 * len(CODECS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,41 +31,46 @@ JOB_TIMEOUT_S = 300
 FETCHES = {"kafka.max.partition.fetch.bytes": "65536", "kafka.fetch.max.bytes": "65536"}
 
 
-# Faults. Each ends with all brokers up.
+# Faults. Each ends with all brokers up, and comes to all topics of a job at once.
 
 
-def leaders_moved(brokers: BrokerCluster, topic: str) -> None:
+def leaders_moved(brokers: BrokerCluster, *topics: str) -> None:
     for _ in range(4):
-        brokers.move_leaders(topic)
+        move_leaders(brokers, topics)
         time.sleep(1)
 
 
-def one_killed_and_restarted(brokers: BrokerCluster, topic: str) -> None:
+def one_killed_and_restarted(brokers: BrokerCluster, *topics: str) -> None:
     brokers.kill(2)
     time.sleep(2)
     brokers.restart(2)
-    brokers.move_leaders(topic)  # so that it leads again
+    move_leaders(brokers, topics)  # so that it leads again
 
 
-def one_slow(brokers: BrokerCluster, topic: str) -> None:
+def one_slow(brokers: BrokerCluster, *topics: str) -> None:
     brokers.proxies[3].delay_s = 1.0
-    time.sleep(8)
+    time.sleep(5)  # several requests of each connection, one after the other
     brokers.proxies[3].go_on()
 
 
-def connections_dropped(brokers: BrokerCluster, topic: str) -> None:
-    for _ in range(10):
+def connections_dropped(brokers: BrokerCluster, *topics: str) -> None:
+    for _ in range(6):
         for proxy in brokers.proxies.values():
             proxy.drop()
             time.sleep(0.3)
 
 
-def all_restarted_in_turn(brokers: BrokerCluster, topic: str) -> None:
+def all_restarted_in_turn(brokers: BrokerCluster, *topics: str) -> None:
     brokers.restart_all_in_turn()
-    brokers.move_leaders(topic)
+    move_leaders(brokers, topics)
 
 
-Fault = Callable[[BrokerCluster, str], None]
+def move_leaders(brokers: BrokerCluster, topics: Iterable[str]) -> None:
+    for topic in topics:
+        brokers.move_leaders(topic)
+
+
+Fault = Callable[..., None]  # of the brokers and the topics
 FAULTS = (leaders_moved, one_killed_and_restarted, one_slow, connections_dropped, all_restarted_in_turn)  # fmt: skip
 each_fault = pytest.mark.parametrize(
     "fault", [pytest.param(fault, id=fault.__name__.replace("_", "-")) for fault in FAULTS]
@@ -250,9 +255,8 @@ def test_a_stream_copies_every_record_once_and_in_order_whatever_the_brokers_do(
     query = copying(spark, brokers, topic, tmp_path / "checkpoint").start()
     try:
         for fault in FAULTS:
-            for name in (topic, "to-" + topic):
-                fault(brokers, name)
-                assert query.isActive, query.exception()
+            fault(brokers, topic, "to-" + topic)
+            assert query.isActive, query.exception()
         until(lambda: query.lastProgress["batchId"] >= MICRO_BATCHES, timeout_s=JOB_TIMEOUT_S)
     finally:
         is_over.set()
@@ -311,22 +315,31 @@ def test_a_silent_broker_does_not_hold_back_tasks_that_read_from_others(
 # Plain Python
 
 
-def test_a_producer_loses_repeats_and_reorders_nothing_whatever_the_brokers_do(
-    brokers: BrokerCluster, topic: str, background: Callable[..., Future[Any]]
+def test_a_producer_and_a_reader_lose_repeat_and_reorder_nothing_whatever_the_brokers_do(
+    brokers: BrokerCluster, topic: str
 ) -> None:
-    brokers.create_topic(topic, partitions=PARTITIONS)
+    """They have topics of their own, and meet the same faults."""
+    written = "to-" + topic
+    brokers.create_topic(written, partitions=PARTITIONS)
+    fill(brokers, topic)
     is_over = threading.Event()
-    sent = background(send_until, brokers, topic, is_over)
-    try:
-        for fault in FAULTS:
-            fault(brokers, topic)
-            assert not sent.done()
-    finally:
-        is_over.set()
+    with ThreadPoolExecutor(2) as executor:
+        sent = executor.submit(send_until, brokers, written, is_over)
+        found = executor.submit(read_until, brokers, topic, is_over)
+        try:
+            for fault in FAULTS:
+                fault(brokers, topic, written)
+                assert not sent.done()
+                assert not found.done()
+        finally:
+            is_over.set()
 
-    count = sent.result(JOB_TIMEOUT_S)
-    assert count > 1000
-    assert stored(brokers, topic) == dict.fromkeys(range(PARTITIONS), numbered(count))
+        count = sent.result(JOB_TIMEOUT_S)
+        assert count > 1000
+        assert stored(brokers, written) == dict.fromkeys(range(PARTITIONS), numbered(count))
+        expected = (list(range(PER_PARTITION)), numbered(PER_PARTITION))
+        read_ = by_partition(found.result(JOB_TIMEOUT_S))
+        assert read_ == dict.fromkeys(range(PARTITIONS), expected)
 
 
 def send_until(brokers: BrokerCluster, topic: str, is_over: threading.Event) -> int:
@@ -339,23 +352,6 @@ def send_until(brokers: BrokerCluster, topic: str, is_over: threading.Event) -> 
             count += 1
             time.sleep(0.001)
     return count
-
-
-def test_a_reader_gets_every_record_once_and_in_order_whatever_the_brokers_do(
-    brokers: BrokerCluster, topic: str, background: Callable[..., Future[Any]]
-) -> None:
-    fill(brokers, topic)
-    is_over = threading.Event()
-    found = background(read_until, brokers, topic, is_over)
-    try:
-        for fault in FAULTS:
-            fault(brokers, topic)
-            assert not found.done()
-    finally:
-        is_over.set()
-
-    expected = (list(range(PER_PARTITION)), numbered(PER_PARTITION))
-    assert by_partition(found.result(JOB_TIMEOUT_S)) == dict.fromkeys(range(PARTITIONS), expected)
 
 
 def read_until(brokers: BrokerCluster, topic: str, is_over: threading.Event) -> pa.Table:

@@ -343,6 +343,7 @@ def test_what_is_acknowledged_in_many_schedules_is_in_the_log(tmp_path: Path) ->
     run_schedules(tmp_path, KINDS, 350)
 
 
+@pytest.mark.slow
 @pytest.mark.interop
 def test_what_kafkas_own_producer_is_told_is_in_the_log(tmp_path: Path, kafka: Kafka) -> None:
     def command(sending: Sending) -> list[str]:
@@ -365,4 +366,5 @@ def test_what_kafkas_own_producer_is_told_is_in_the_log(tmp_path: Path, kafka: K
         type(kind.__name__, (kind,), {"command": staticmethod(command)})
         for kind in (Java, Java, PlainJava)
     ]
-    run_schedules(tmp_path, kinds, 150)
+    # Up to seven events in each: the rarest kinds come more than thirty times.
+    run_schedules(tmp_path, kinds, 60)

@@ -12,14 +12,17 @@ given folder.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -32,6 +35,7 @@ from tests.support.waiting import until
 POM = Path(__file__).parent.parent / "interop/pom.xml"
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 NODE_ID = 1
+_PORTS = range(16_384, 32_768)
 START_TIMEOUT_S = STOP_TIMEOUT_S = TOOL_TIMEOUT_S = 120
 
 _MAVEN_MISSING = """\
@@ -51,6 +55,9 @@ _QUICK_START = (
 )
 
 
+_DUMPED = re.compile(r"^Dumping (.+)$", re.MULTILINE)
+
+
 class MissingToolError(Exception):
     """A tool that the tests need is not on this machine; the message says how to get it."""
 
@@ -67,16 +74,25 @@ def class_path(folder: Path, *, pom: Path = POM) -> str:
     if maven is None:
         raise MissingToolError(_MAVEN_MISSING)
     found = folder / "class-path"
-    done = subprocess.run(
-        [
-            maven, "--batch-mode", "--quiet", "--file", str(pom), "dependency:build-classpath",
-            f"-Dmdep.outputFile={found}", "-Dmdep.includeScope=runtime",
-        ],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    with _one_maven_at_a_time():
+        done = subprocess.run(
+            [
+                maven, "--batch-mode", "--quiet", "--file", str(pom), "dependency:build-classpath",
+                f"-Dmdep.outputFile={found}", "-Dmdep.includeScope=runtime",
+            ],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
     if done.returncode:
         raise MissingToolError(f"Maven cannot get Apache Kafka:\n{done.stdout}{done.stderr}")
     return found.read_text()
+
+
+@contextlib.contextmanager
+def _one_maven_at_a_time() -> Iterator[None]:
+    """Hold a lock among the processes of a test run: two that download the same file spoil it for each other."""
+    with (Path(tempfile.gettempdir()) / f"kbatch-maven-{os.getuid()}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class Kafka:
@@ -122,6 +138,16 @@ class Kafka:
             self.command(main_class, *words),
             input=stdin, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False,
         )  # fmt: skip
+
+
+def by_directory(printed: str) -> dict[Path, str]:
+    """Return what DumpLogSegments prints of the files in each directory, in their order."""
+    _, *of_files = _DUMPED.split(printed)
+    found: dict[Path, str] = {}
+    for name, text in zip(of_files[::2], of_files[1::2], strict=True):
+        directory = Path(name).parent
+        found[directory] = found.get(directory, "") + text
+    return found
 
 
 class Listener(NamedTuple):
@@ -334,9 +360,15 @@ def _urls(addresses: Mapping[str, str]) -> str:
 
 
 def free_ports(n: int) -> list[int]:
-    """Return free ports on loopback."""
+    """Return free ports on loopback, of those that no system gives to clients.
+
+    A broker that is down for a while finds its own free again, whatever other tests connect to meanwhile.
+    """
+    found: list[int] = []
     with contextlib.ExitStack() as open_together:
-        sockets = [open_together.enter_context(socket.socket()) for _ in range(n)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+        while len(found) < n:
+            one, port = open_together.enter_context(socket.socket()), secrets.choice(_PORTS)
+            with contextlib.suppress(OSError):
+                one.bind(("127.0.0.1", port))
+                found.append(port)
+    return found

@@ -19,7 +19,7 @@ from spark_kbatch.mirroring import copying
 from tests.conftest import REPOSITORY
 
 STEP_BYTES = 32 * 1024
-_STEPS_MAX = 25  # of a process, before it is killed
+_STEPS_MAX = 10  # of a process, before it is killed
 _PAUSE_MAX_S = 0.05
 _STARTUP_S = 4
 TIMEOUT_S = 300
