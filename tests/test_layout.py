@@ -96,7 +96,7 @@ DOORS = {
     "cluster": {
         "catalog", "folder_store", "foreign_store", "group_records", "job", "offsets_store", "ownership", "parts", "transports",
     },
-    "opening": {"cluster", "places", "readers", "stores", "writes"},
+    "opening": {"cluster", "stores"},
     "spark": {"demo", "functions", "hadoop", "maintaining", "source"},
     "cli": {"main"},
 }  # fmt: skip
@@ -104,11 +104,11 @@ DOORS = {
 # What the faces import at run time, of rooms that are not their own: clusters are opened in one room.
 FACES = {
     "spark": {
-        "columns.functions", "columns.reading", "columns.writing", "errors", "model", "opening.readers", "opening.writes", "options", "store.job",
+        "columns.functions", "columns.reading", "columns.writing", "errors", "model", "opening.stores", "options", "store.job",
         "store.repetitions", "terminal", "bucket.maintenance",
     },
     "cli": {
-        ROOT, "clock", "columns.reading", "columns.schemas", "errors", "model", "opening.readers", "opening.writes", "options", "terminal",
+        ROOT, "clock", "columns.reading", "columns.schemas", "errors", "model", "opening.stores", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
         "bucket.entries", "bucket.happenings", "bucket.inspection", "bucket.maintenance", "bucket.mending", "bucket.recovery", "bucket.rights", "bucket.store",
@@ -374,7 +374,7 @@ from pathlib import Path
 
 import spark_kbatch
 from spark_kbatch.cluster.job import coordinator_for
-from spark_kbatch.opening.readers import open_for_reading
+from spark_kbatch.opening.stores import open_for_reading
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.model import TopicPartition
@@ -416,7 +416,7 @@ print({"kafka", "numba", "pyspark"} & sys.modules.keys())
 WHAT_ONLY_WRITERS_AND_TASKS_NEED = """
 import sys
 
-from spark_kbatch.opening.readers import open_topics
+from spark_kbatch.opening.stores import open_topics
 from spark_kbatch.options.read import parse_read_options
 
 options = parse_read_options({"path": sys.argv[1], "subscribe": "events", "minPartitions": "3"})

@@ -24,8 +24,7 @@ import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.cli.parameters import client_properties_given, properties_of
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.opening.readers import open_for_reading, open_reader
-from spark_kbatch.opening.writes import cluster_to_write
+from spark_kbatch.opening.stores import cluster_to_write, open_for_reading, open_reader
 from spark_kbatch.options.paths import bucket_scheme, is_in_memory
 from spark_kbatch.options.remote import is_address
 from spark_kbatch.terminal import visible

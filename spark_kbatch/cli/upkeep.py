@@ -32,8 +32,7 @@ from spark_kbatch.cli.paths import (
 from spark_kbatch.cli.progress import progress_bar, unshown
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import NO_PARTITION, TopicPartition
-from spark_kbatch.opening.readers import open_for_reading
-from spark_kbatch.opening.writes import given_up_by_restore
+from spark_kbatch.opening.stores import given_up_by_restore, open_for_reading
 from spark_kbatch.options.object_store import parse_store_options
 from spark_kbatch.options.paths import bucket_scheme
 from spark_kbatch.options.write import STAGING_RETENTION_MS

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_kbatch.columns.reading import PinnedColumns
 from spark_kbatch.model import Piece
-from spark_kbatch.opening.readers import open_topics
+from spark_kbatch.opening.stores import open_topics
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.spark import process
 from spark_kbatch.spark.short_errors import briefly

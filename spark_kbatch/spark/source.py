@@ -33,8 +33,7 @@ from pyspark.sql.types import (
 from spark_kbatch.columns.reading import PinnedColumns, pinned
 from spark_kbatch.columns.writing import written_columns
 from spark_kbatch.errors import ConfigError, KBatchError
-from spark_kbatch.opening.readers import ensure_selection_exists, with_absolute_path
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job, ensure_selection_exists, with_absolute_path
 from spark_kbatch.options.read import (
     ReadOptions,
     parse_batch_or_stream_options,

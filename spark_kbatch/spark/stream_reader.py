@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from spark_kbatch.columns.reading import NewSchema, NewSchemas, PinnedColumns
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import StreamPiece
-from spark_kbatch.opening.readers import open_stream, open_topics
+from spark_kbatch.opening.stores import open_stream, open_topics
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.spark import process
 from spark_kbatch.spark.short_errors import briefly

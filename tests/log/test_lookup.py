@@ -20,7 +20,7 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import SegmentView, segment_at
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import MAX_TIMESTAMP, IsolationLevel, OffsetAndTimestamp, TopicPartition
-from spark_kbatch.opening.readers import open_for_reading
+from spark_kbatch.opening.stores import open_for_reading
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record.header import unpack
 from spark_kbatch.record.times import times
