@@ -78,7 +78,7 @@ DOORS = {
         "accumulator", "batch", "futures", "idempotence", "memory", "metrics", "nodes", "producer", "sender",
         "task_producer",
     },
-    "consumer": {"offset_bounds", "planning", "reading", "rows", "same_topic", "stream_planner", "topic_reader"},
+    "consumer": {"planning", "reading", "rows", "same_topic", "stream_planner", "topic_reader"},
     "replica": {
         "administration", "cluster_creation", "delayed_fetch", "lost_topics", "manager", "partition", "view",
     },
@@ -129,7 +129,6 @@ HOMES = {
         "spark/functions.py",
         "spark/reader.py",
         "spark/source.py",
-        "spark/stream_reader.py",
         "spark/writer.py",
         "spark/demo.py",
     },
@@ -288,7 +287,7 @@ def test_producer_and_consumer_are_wired_by_those_who_open_a_path() -> None:
         for one in IMPORTS
         if one.imported in ("producer", "consumer")
         # These only name what calls give.
-        and not (one.for_types and one.file in ("__init__.py", "spark/stream_reader.py"))
+        and not (one.for_types and one.file in ("__init__.py", "spark/reader.py"))
     }
 
     assert users - {"producer", "consumer"} == PRODUCER_USERS
@@ -376,7 +375,7 @@ import spark_kbatch
 from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.opening.stores import open_for_reading
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.consumer.data_loss import DataLoss
+from spark_kbatch.consumer.planning import DataLoss
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.record import scalar

@@ -41,9 +41,8 @@ from spark_kbatch.options.read import (
     parse_stream_read_options,
 )
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.spark.reader import KBatchReader
-from spark_kbatch.spark.short_errors import briefly
-from spark_kbatch.spark.stream_reader import FailedStreamReader, KBatchStreamReader
+from spark_kbatch.spark.process import briefly
+from spark_kbatch.spark.reader import FailedStreamReader, KBatchReader, KBatchStreamReader
 from spark_kbatch.spark.workers import found_by_planners, why_unknown_to_workers
 from spark_kbatch.spark.writer import (
     KBatchStreamWriter,
