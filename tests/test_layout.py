@@ -55,8 +55,7 @@ DOORS = {
     },
     "kernels": {"avro", "avro_encoding", "jit", "legacy", "lines", "records", "routing"},
     "record": {
-        "builder", "checksums", "codec", "columns", "control", "down_conversion", "header", "inspection", "legacy", "lines", "scalar",
-        "times",
+        "builder", "checksums", "codec", "columns", "control", "down_conversion", "header", "legacy", "lines", "scalar",
     },
     "values": {
         "avro_decoder", "avro_encoder", "avro_schema", "decoded", "derivation", "flat", "framing", "layout", "plain", "projection",

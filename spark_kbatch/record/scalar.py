@@ -1,7 +1,9 @@
-"""A V2 codec in pure Python for a few records: single sends, control batches, internal topics.
+"""A V2 codec in pure Python for a few records: single sends, control batches, internal topics, times of a batch.
 
-Committing and resolving offsets read and write a handful of records, and must not load numba for them.
-`record/__init__` describes the format.
+Committing and resolving offsets read and write a handful of records, and a lookup by time opens one batch, or a few:
+they must not load numba for them. `record/__init__` describes the format.
+
+Source: Kafka clients/.../record/DefaultRecord.java, LegacyRecord.java, AbstractLegacyRecordBatch.java.
 """
 
 from __future__ import annotations
@@ -10,12 +12,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.record import compression, legacy
 from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.record.header import (
+    LOG_APPEND_TIME,
+    MAGIC,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     ensure_valid,
     seal,
+    walk_messages,
 )
 
 _SHIFT_MAX = 63  # of the last byte of a varint, which has at most ten
@@ -202,3 +208,30 @@ def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
 
 _NULL = unsigned_varint(1)
 _SMALL = [unsigned_varint(number << 1) for number in range(1 << 13)]  # of one or two bytes
+
+
+def times(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    """Yield (offset, timestamp in ms) of the records of the batch at `position`, of any format, in order.
+
+    Raises:
+        CorruptRecordError: the CRC does not hold, or lengths and counts do not fit. Carries the
+            batch's position in `data`.
+    """
+    for offset, timestamp in _found(data, position, header):
+        yield offset, header.max_timestamp if header.attributes & LOG_APPEND_TIME else timestamp
+
+
+def _found(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    if header.is_wrapper:
+        yield from legacy.wrapped_times(data, position, header)
+        return
+    ensure_valid(data, position, header)
+    end = position + header.size_in_bytes
+    if header.magic < MAGIC:
+        for _, _, offset, timestamp, _, _ in walk_messages(data, position, end):
+            yield offset, timestamp
+    else:
+        start = position + RECORD_BATCH_OVERHEAD
+        section = compression.decompress_at(header.codec, data, start, end)
+        for offset, timestamp, _, _ in walk_records(section, position, header):
+            yield offset, timestamp
