@@ -16,6 +16,7 @@ from spark_kbatch.cli.output import (
     counted,
     print_json,
     print_line,
+    progress_bar,
     raise_first,
     text_or_base64,
 )
@@ -34,7 +35,6 @@ from spark_kbatch.cli.paths import (
     path_argument,
     topic_argument,
 )
-from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import UNREADABLE, ConfigError, KBatchError, going_on
 from spark_kbatch.model import IsolationLevel, OffsetRange, TopicPartition

@@ -1,24 +1,40 @@
-"""`kbatch groups`: shows consumer groups, moves their offsets (`groups reset`), and deletes them (`groups delete`)."""
+"""Commands on consumer groups, and on offsets: those of a group, or by time.
+
+`kbatch groups` shows consumer groups, `groups reset` moves their offsets, and `groups delete` deletes them;
+`kbatch offsets` finds offsets.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
 
 from spark_kbatch import Cluster
-from spark_kbatch.cli.confirming import LOOK, confirm, dry_run_option, yes_option
 from spark_kbatch.cli.output import (
+    LOOK,
     Table,
+    confirm,
     counted,
+    dry_run_option,
     iso_time,
     print_json,
     print_line,
     text_of,
+    yes_option,
 )
-from spark_kbatch.cli.parameters import TIME_HELP, examples, json_option, time_given
+from spark_kbatch.cli.parameters import (
+    TIME_HELP,
+    examples,
+    foreign_end_option,
+    isolation_level_option,
+    json_option,
+    refuse_beside,
+    time_given,
+    time_ms,
+)
 from spark_kbatch.cli.paths import (
     client_options,
     complete_topic,
@@ -26,6 +42,7 @@ from spark_kbatch.cli.paths import (
     name_of,
     open_readable,
     path_argument,
+    topic_argument,
 )
 from spark_kbatch.errors import ConfigError, GroupNotEmptyError
 from spark_kbatch.model import ConsumerGroup, GroupOffset, OffsetAndTimestamp, TopicPartition
@@ -33,6 +50,7 @@ from spark_kbatch.terminal import visible
 
 logger = logging.getLogger(__name__)
 
+_EDGES = ("earliest", "latest", "max-timestamp")
 _WITHOUT_MEMBERS = {"Empty", "Dead", ""}  # states; empty where a broker does not tell
 
 
@@ -49,7 +67,7 @@ def groups(path: str, group: str | None, client: Mapping[str, str], as_json: boo
     moves a group's offsets. PATH may be HOST:PORT of a real cluster.
     """
     cluster = open_readable(path, client, None)
-    found = cluster.groups() if group is None else [find_group(cluster, group)]
+    found = cluster.groups() if group is None else [_find_group(cluster, group)]
     server = _served_at(cluster)
     if as_json:
         for one in found:
@@ -76,7 +94,7 @@ def _served_at(cluster: Cluster) -> str | None:
     return None if running is None else running.bootstrap_servers
 
 
-def find_group(cluster: Cluster, group_id: str) -> ConsumerGroup:
+def _find_group(cluster: Cluster, group_id: str) -> ConsumerGroup:
     """Return the consumer group with this id, or raise an error that names the existing ones.
 
     Raises:
@@ -195,7 +213,7 @@ def delete(
     A group that has members is refused. A server of PATH may run: it is asked to do it. PATH may be HOST:PORT of a real cluster.
     """
     cluster = open_readable(path, client, None)
-    found = {name: find_group(cluster, name) for name in names}
+    found = {name: _find_group(cluster, name) for name in names}
     for group in found.values():
         _ensure_idle(cluster, group)
     held = {
@@ -239,7 +257,7 @@ def _offsets_of_idle_group(
     """
     known = next((one for one in cluster.groups() if one.group_id == group_id), None)
     if known is None:
-        return {} if topics else find_group(cluster, group_id).offsets
+        return {} if topics else _find_group(cluster, group_id).offsets
     _ensure_idle(cluster, known)
     return known.offsets
 
@@ -325,27 +343,90 @@ def _print_group(group: ConsumerGroup, where: str) -> None:
         members.print()
 
 
-def print_offsets_of_group(cluster: Cluster, topic: str, group_id: str, as_json: bool) -> None:
-    """Print a line for each partition of a topic: committed offset, next offset and lag of a group."""
+def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
+    """Parse a time in ms or ISO 8601, or "earliest", "latest" or "max-timestamp" in place of one."""
+    if text in (*_EDGES, "max_timestamp"):
+        return text.replace("-", "_")
+    return time_ms(text, *_EDGES)  # never negative, as what stands for the words is
+
+
+@click.command(
+    epilog=examples(
+        "kbatch offsets my-cluster readings --time 2024-10-25T08:00:00+02:00",
+        "kbatch offsets my-cluster readings --group billing",
+    )
+)
+@path_argument
+@topic_argument
+@click.option("--time", "wanted", metavar="TIME", callback=_time_or_edge, default="latest", show_default=True, help=f"earliest, latest, max-timestamp, or a time: {TIME_HELP}.")  # fmt: skip
+@click.option(
+    "--group", "-g", metavar="GROUP", help="Print this consumer group's committed offsets instead."
+)
+@isolation_level_option
+@foreign_end_option
+@client_options
+@json_option
+def offsets(
+    path: str,
+    topic: str,
+    wanted: int | str,
+    group: str | None,
+    isolation_level: str,
+    foreign_end: str | None,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    """Find offsets of TOPIC by time, or of a consumer group.
+
+    For each partition, that is the first offset whose record has the given time or a later one.
+
+    A line has partition, offset and the record's time, separated by tabs; "-" where there is none.
+    latest stands for the offset of the next record, max-timestamp for the record with the largest time.
+
+    With --group, a line has partition, committed offset, the offset of the next record, and the lag, which
+    is the difference; "-" where the group has committed nothing. PATH may be HOST:PORT of a real cluster.
+    """
+    refuse_beside("--group", group, "--time", "--isolation-level")
+    cluster = open_readable(path, client, foreign_end)
+    rows = (
+        _offsets_by_time(cluster, topic, wanted, isolation_level)
+        if group is None
+        else _offsets_of_group(cluster, topic, group)
+    )
+    for row in rows:
+        if as_json:
+            print_json(row)
+        else:
+            print_line("\t".join(map(text_of, row.values())))
+
+
+def _offsets_by_time(
+    cluster: Cluster, topic: str, wanted: int | str, isolation_level: str
+) -> Iterator[dict[str, Any]]:
+    asked = dict.fromkeys(cluster.partitions(topic), wanted)
+    found = cluster.list_offsets(asked, isolation_level=isolation_level)
+    for tp, record in sorted(found.items()):
+        offset, timestamp = record or (None, -1)
+        yield {"partition": tp.partition, "offset": offset, "timestamp": iso_time(timestamp)}
+
+
+def _offsets_of_group(cluster: Cluster, topic: str, group_id: str) -> Iterator[dict[str, Any]]:
+    """Yield for each partition of a topic the committed offset, the next offset and the lag of a group."""
     if not cluster.has("groups"):
         raise ConfigError(
             f"no consumer groups are kept in {cluster.address}; --group is for a cluster in a "
             "folder, or a real one"
         )
     partitions = cluster.partitions(topic)
-    group = find_group(cluster, group_id)
+    group = _find_group(cluster, group_id)
     ends = cluster.list_offsets(
         dict.fromkeys(partitions, "latest"), isolation_level="read_uncommitted"
     )
     for tp in partitions:
         one, end = group.offsets.get(tp), ends[tp]
-        row = {
+        yield {
             "partition": tp.partition,
             "committed_offset": one and one.committed_offset,
             "log_end_offset": end and end.offset,
             "lag": one and one.lag,
         }
-        if as_json:
-            print_json(row)
-        else:
-            print_line("\t".join(map(text_of, row.values())))

@@ -21,7 +21,14 @@ from spark_kbatch.cli.inputs import (  # fmt: skip
     format_of,
     read_records,
 )
-from spark_kbatch.cli.output import counted, print_json, print_line
+from spark_kbatch.cli.output import (
+    OnProgress,
+    counted,
+    print_json,
+    print_line,
+    progress_bar,
+    unshown,
+)
 from spark_kbatch.cli.parameters import examples, json_option, settings_given
 from spark_kbatch.cli.paths import (
     client_options,
@@ -30,7 +37,6 @@ from spark_kbatch.cli.paths import (
     path_argument,
     topic_argument,
 )
-from spark_kbatch.cli.progress import OnProgress, progress_bar, unshown
 from spark_kbatch.cli.stopping import end_as_interrupted
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import (

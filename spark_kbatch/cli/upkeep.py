@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_kbatch import Cluster, Commit
-from spark_kbatch.cli.confirming import LOOK, confirm, dry_run_option, yes_option
 from spark_kbatch.cli.output import (
+    LOOK,
     Table,
+    confirm,
     counted,
+    dry_run_option,
     iso_time,
     print_json,
     print_line,
+    progress_bar,
+    unshown,
+    yes_option,
 )
 from spark_kbatch.cli.parameters import examples, json_option, refuse_beside
 from spark_kbatch.cli.paths import (
@@ -29,7 +34,6 @@ from spark_kbatch.cli.paths import (
     open_cluster,
     stored_argument,
 )
-from spark_kbatch.cli.progress import progress_bar, unshown
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import NO_PARTITION, TopicPartition
 from spark_kbatch.opening.stores import given_up_by_restore, open_for_reading
