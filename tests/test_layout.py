@@ -50,7 +50,7 @@ HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 # The modules of each room that other rooms may import; all others are its own.
 DOORS = {
     "options": {
-        "arguments", "columns", "group", "kinds", "mirror", "object_store", "option", "paths", "producer", "read", "registry", "remote", "security", "server", "topic", "values",
+        "arguments", "columns", "kinds", "mirror", "object_store", "option", "paths", "producer", "read", "registry", "remote", "security", "server", "topic", "values",
         "write",
     },
     "kernels": {"avro", "avro_encoding", "jit", "legacy", "lines", "records", "routing"},
@@ -58,8 +58,7 @@ DOORS = {
         "builder", "checksums", "codec", "columns", "control", "down_conversion", "header", "legacy", "lines", "scalar",
     },
     "values": {
-        "avro_decoder", "avro_encoder", "avro_schema", "decoded", "derivation", "flat", "framing", "layout", "plain", "projection",
-        "text_decoder",
+        "avro_decoder", "avro_encoder", "avro_schema", "decoded", "flat", "framing", "layout",
     },
     "store": {
         "catalog", "commits", "groups", "job", "listing", "os_errors", "reports", "repetitions", "source", "store",

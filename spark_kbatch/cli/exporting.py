@@ -18,7 +18,6 @@ from spark_kbatch.cli.output import (
     print_line,
     progress_bar,
     raise_first,
-    text_or_base64,
 )
 from spark_kbatch.cli.parameters import (
     examples,
@@ -39,7 +38,7 @@ from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import UNREADABLE, ConfigError, KBatchError, going_on
 from spark_kbatch.model import IsolationLevel, OffsetRange, TopicPartition
 from spark_kbatch.record.lines import Layout, Lines, json_layout
-from spark_kbatch.terminal import to_json, visible
+from spark_kbatch.terminal import text_or_base64, to_json, visible
 
 _FORMATS = ("parquet", "csv", "json")
 _ROW_GROUP_BYTES = 64 << 20

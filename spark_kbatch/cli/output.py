@@ -12,7 +12,6 @@ Numbers and times are never cut and never folded.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import datetime
 import os
@@ -67,14 +66,6 @@ def text_of(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value)) or "-"
     return str(value)
-
-
-def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
-    """Return a record's key or value for JSON: text, or {"base64": ...} if it is not UTF-8."""
-    try:
-        return None if data is None else data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data or b"").decode()}
 
 
 def is_terminal() -> bool:
