@@ -38,8 +38,6 @@ from spark_kbatch.cli.parameters import (
 from spark_kbatch.cli.paths import (
     client_options,
     complete_topic,
-    is_remote,
-    name_of,
     open_readable,
     path_argument,
     topic_argument,
@@ -77,14 +75,14 @@ def groups(path: str, group: str | None, client: Mapping[str, str], as_json: boo
     if group is not None:
         _print_group(found[0], where)
         return
-    title = name_of(cluster) if is_remote(cluster) else f"{name_of(cluster)}, {where}"
+    title = cluster.address if cluster.is_remote else f"{cluster.address}, {where}"
     table = Table(f"Consumer groups of {title}")
     table.add_texts("group", "state", "topics")
     table.add_numbers("members", "lag")
     for one in found:
         names = list(dict.fromkeys(tp.topic for tp in one.offsets))
         table.add_row(one.group_id, one.state, names, len(one.members), one.lag)
-    table.print(if_empty=f"{name_of(cluster)} has no consumer groups; it is {where}.")
+    table.print(if_empty=f"{cluster.address} has no consumer groups; it is {where}.")
 
 
 def _served_at(cluster: Cluster) -> str | None:
@@ -103,7 +101,7 @@ def _find_group(cluster: Cluster, group_id: str) -> ConsumerGroup:
     found = {one.group_id: one for one in cluster.groups()}
     if group_id not in found:
         raise ConfigError(
-            f"consumer group {group_id!r} does not exist in {name_of(cluster)}; its groups: "
+            f"consumer group {group_id!r} does not exist in {cluster.address}; its groups: "
             f"{', '.join(found) or 'none'}"
         )
     return found[group_id]
@@ -242,7 +240,7 @@ def _ensure_idle(cluster: Cluster, group: ConsumerGroup) -> None:
         GroupNotEmptyError: it has.
     """
     if group.members or group.state not in _WITHOUT_MEMBERS:
-        raise GroupNotEmptyError(group.group_id, name_of(cluster))
+        raise GroupNotEmptyError(group.group_id, cluster.address)
 
 
 def _offsets_of_idle_group(

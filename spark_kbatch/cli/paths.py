@@ -201,16 +201,6 @@ def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str | N
     return open_reader(path, foreign_end=foreign_end, client=client)
 
 
-def is_remote(cluster: Cluster) -> bool:
-    """Return True if a cluster is a real one over the network, and not a folder."""
-    return cluster.is_remote
-
-
-def name_of(cluster: Cluster) -> str:
-    """Return a cluster's path, bootstrap servers or URL, as output names it."""
-    return cluster.address
-
-
 def ensure_goes_with(path: str, client: Mapping[str, str]) -> None:
     """Refuse command options that do not fit PATH, such as client settings with a folder.
 

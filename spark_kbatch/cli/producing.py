@@ -32,7 +32,6 @@ from spark_kbatch.cli.output import (
 from spark_kbatch.cli.parameters import examples, json_option, settings_given
 from spark_kbatch.cli.paths import (
     client_options,
-    name_of,
     open_cluster,
     path_argument,
     topic_argument,
@@ -230,7 +229,7 @@ def _with_creation(
     """Return an error that says how the topic is created, if that is what is missing."""
     with contextlib.suppress(KBatchError, OSError):
         if topic == _COLUMN_TOPIC or topic not in cluster.topic_names(internal=True):
-            how = f"`kbatch create-topic {name_of(cluster)} {topic}` creates it"
+            how = f"`kbatch create-topic {cluster.address} {topic}` creates it"
             how = (
                 "`kbatch create-topic` creates it"
                 if topic == _COLUMN_TOPIC

@@ -28,7 +28,6 @@ from spark_kbatch.cli.parameters import examples, foreign_end_option, json_optio
 from spark_kbatch.cli.paths import (
     client_options,
     complete_topic,
-    name_of,
     open_cluster,
     open_readable,
     path_argument,
@@ -124,7 +123,7 @@ def topics(
             print_json({"topic": topic.name, "topic_id": topic.topic_id, "partitions": rows})
     elif found.topics or not found.damaged:
         show = _print_partitions if names or verbose else _print_topics
-        show(found, name_of(cluster))
+        show(found, cluster.address)
     for topic_partition, why in found.unreadable.items():
         click.echo(visible(f"kbatch: {topic_partition} cannot be read: {why}"), err=True)
     for damage in found.damaged.values():  # of topics that were left out; the first says enough
@@ -400,7 +399,7 @@ def describe_topic(
         for topic in found:
             print_json(_topic_as_json(topic))
         return
-    table = Table(f"Settings of topics of {name_of(cluster)}")
+    table = Table(f"Settings of topics of {cluster.address}")
     table.add_texts("topic", "setting", "value", "default")
     for topic in found:
         table.add_row(topic.name, "num.partitions", str(topic.partitions), None)
