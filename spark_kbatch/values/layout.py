@@ -202,6 +202,11 @@ def is_primitive(schema: Schema, kind: str) -> bool:
     return isinstance(schema, PrimitiveSchema) and schema.type == kind
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Return True if an Arrow type is one of strings."""
+    return kind in (pa.string(), pa.large_string())
+
+
 class TimeUnit(NamedTuple):
     """The unit of a time: what it counts, and in which parts of a second."""
 
@@ -505,7 +510,7 @@ def _derived(kind: pa.DataType, name: str, path: str) -> Any:
         items = _derived(kind.value_type, name, f"{path}[]")
         return {"type": "array", "items": ["null", items]}
     if types.is_map(kind):
-        if not _is_text(kind.key_type):
+        if not is_text(kind.key_type):
             raise SchemaError(path, f"a map with keys of type {kind.key_type}; Avro's are strings")
         return {"type": "map", "values": ["null", _derived(kind.item_type, name, f"{path}{{}}")]}
     if types.is_dictionary(kind):
@@ -535,7 +540,7 @@ def _derived_primitive(kind: pa.DataType, path: str) -> str:
         return "float"
     if types.is_float64(kind):
         return "double"
-    if _is_text(kind) or types.is_string_view(kind):
+    if is_text(kind) or types.is_string_view(kind):
         return "string"
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind) or types.is_binary_view(kind):  # fmt: skip
         return "bytes"
@@ -555,7 +560,3 @@ def _derived_record(kind: pa.DataType, name: str, path: str) -> dict[str, Any]:
         inner = _derived(one.type, f"{name}.{one.name}", below)
         fields.append({"name": one.name, "type": ["null", inner], "default": None})
     return {"type": "record", "name": name, "fields": fields}
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return kind in (pa.string(), pa.large_string())
