@@ -384,7 +384,7 @@ def _is_one_a_line(block: bytes, objects: int) -> bool:
 
 
 def _usable(name: str, column: pa.Array) -> pa.Array:
-    """Convert a parsed JSON column to the type that `send_arrow` takes.
+    """Convert a parsed column of JSON, or of texts but for headers, to the type that `send_arrow` takes.
 
     Raises ArrowInvalid where that needs a closer look.
     """
@@ -684,12 +684,10 @@ def _converted(names: Mapping[str, str], batch: pa.RecordBatch) -> tuple[pa.Reco
 def _of_texts(name: str, texts: pa.Array) -> pa.Array:
     from pyarrow import compute  # noqa: PLC0415  takes long to import
 
-    if name == "partition":
-        return _partitions(texts)
-    if name == "timestamp":
-        return _milliseconds(texts)
-    if name != "headers" or texts.null_count == len(texts):
-        return texts if name != "headers" else pa.nulls(len(texts), HEADERS_TYPE)
+    if name != "headers":
+        return _usable(name, texts)
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), HEADERS_TYPE)
     objects = compute.binary_join_element_wise('{"h":', texts.fill_null("null"), "}", "")
     lines = compute.binary_join(pa.ListArray.from_arrays([0, len(objects)], objects), "\n")
     found = _parsed_by_arrow(lines[0].as_py().encode(), {"headers": "h"}, is_strict=True)
