@@ -98,7 +98,7 @@ def decode(data: Buffer, position: int, header: BatchHeader) -> list[PlainRecord
         )  # fmt: skip
     section = memoryview(data)[position + RECORD_BATCH_OVERHEAD : position + header.size_in_bytes]
     records = []
-    for offset, _, at, end in walk_records(section, position, header):
+    for offset, _, at, end in _walk_records(section, position, header):
         try:
             records.append(PlainRecord(offset, *_key_and_value(section[at:end])))
         except IndexError as error:
@@ -118,7 +118,34 @@ def _key_and_value(fields: memoryview) -> list[bytes | None]:
     return found
 
 
-def walk_records(
+def times(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    """Yield (offset, timestamp in ms) of the records of the batch at `position`, of any format, in order.
+
+    Raises:
+        CorruptRecordError: the CRC does not hold, or lengths and counts do not fit. Carries the
+            batch's position in `data`.
+    """
+    for offset, timestamp in _times_found(data, position, header):
+        yield offset, header.max_timestamp if header.attributes & LOG_APPEND_TIME else timestamp
+
+
+def _times_found(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    if header.is_wrapper:
+        yield from legacy.wrapped_times(data, position, header)
+        return
+    ensure_valid(data, position, header)
+    end = position + header.size_in_bytes
+    if header.magic < MAGIC:
+        for _, _, offset, timestamp, _, _ in walk_messages(data, position, end):
+            yield offset, timestamp
+    else:
+        start = position + RECORD_BATCH_OVERHEAD
+        section = compression.decompress_at(header.codec, data, start, end)
+        for offset, timestamp, _, _ in _walk_records(section, position, header):
+            yield offset, timestamp
+
+
+def _walk_records(
     section: Buffer, position: int, header: BatchHeader
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yield offset, timestamp, the position of the key's length and the end of each V2 record in a batch.
@@ -208,30 +235,3 @@ def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
 
 _NULL = unsigned_varint(1)
 _SMALL = [unsigned_varint(number << 1) for number in range(1 << 13)]  # of one or two bytes
-
-
-def times(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
-    """Yield (offset, timestamp in ms) of the records of the batch at `position`, of any format, in order.
-
-    Raises:
-        CorruptRecordError: the CRC does not hold, or lengths and counts do not fit. Carries the
-            batch's position in `data`.
-    """
-    for offset, timestamp in _found(data, position, header):
-        yield offset, header.max_timestamp if header.attributes & LOG_APPEND_TIME else timestamp
-
-
-def _found(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
-    if header.is_wrapper:
-        yield from legacy.wrapped_times(data, position, header)
-        return
-    ensure_valid(data, position, header)
-    end = position + header.size_in_bytes
-    if header.magic < MAGIC:
-        for _, _, offset, timestamp, _, _ in walk_messages(data, position, end):
-            yield offset, timestamp
-    else:
-        start = position + RECORD_BATCH_OVERHEAD
-        section = compression.decompress_at(header.codec, data, start, end)
-        for offset, timestamp, _, _ in walk_records(section, position, header):
-            yield offset, timestamp
