@@ -14,10 +14,9 @@ import click
 
 from spark_kbatch import Cluster
 from spark_kbatch.cli.output import (
-    LOOK,
     Table,
-    confirm,
     counted,
+    delete_each,
     dry_run_option,
     iso_time,
     print_json,
@@ -44,7 +43,6 @@ from spark_kbatch.cli.paths import (
 )
 from spark_kbatch.errors import ConfigError, GroupNotEmptyError
 from spark_kbatch.model import ConsumerGroup, GroupOffset, OffsetAndTimestamp, TopicPartition
-from spark_kbatch.terminal import visible
 
 logger = logging.getLogger(__name__)
 
@@ -211,26 +209,13 @@ def delete(
     A group that has members is refused. A server of PATH may run: it is asked to do it. PATH may be HOST:PORT of a real cluster.
     """
     cluster = open_readable(path, client, None)
-    found = {name: _find_group(cluster, name) for name in names}
-    for group in found.values():
+    chosen = {name: _find_group(cluster, name) for name in names}
+    found = {}
+    for name, group in chosen.items():
         _ensure_idle(cluster, group)
-    held = {
-        name: counted(
-            sum(one.committed_offset is not None for one in group.offsets.values()), "offset"
-        )
-        for name, group in found.items()
-    }
-    if not (yes or dry_run):
-        lines = [f"group {name}: {summary}" for name, summary in held.items()]
-        confirm(lines, "delete", "deleted", LOOK)
-    for name, group in found.items():
-        if not dry_run:
-            cluster.delete_group(name)
-        if as_json:
-            print_json({**_group_as_json(group), "deleted": not dry_run})
-        else:
-            outcome = "would be deleted" if dry_run else "deleted"
-            print_line(visible(f"group {name} {outcome}: {held[name]}"))
+        held = sum(one.committed_offset is not None for one in group.offsets.values())
+        found[name] = counted(held, "offset"), _group_as_json(group)
+    delete_each("group", found, cluster.delete_group, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _ensure_idle(cluster: Cluster, group: ConsumerGroup) -> None:

@@ -16,7 +16,7 @@ import contextlib
 import datetime
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import click
@@ -237,6 +237,40 @@ def confirm(lines: Iterable[str], verb: str, done: str, look: str = "") -> None:
             f"give --yes to {verb}{look}"
         )
     click.confirm(f"{verb.capitalize()}?", abort=True, err=True)
+
+
+def delete_each(
+    noun: str,
+    found: Mapping[str, tuple[str, Mapping[str, Any]]],
+    delete: Callable[[str], object],
+    *,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Delete things by their names, after the question, and print each; with `dry_run` only print them.
+
+    Args:
+        noun: what they are, such as "topic".
+        found: by name, what is lost as text, and what is printed with `as_json`.
+        delete: deletes one.
+        yes: whether not to ask.
+        dry_run, as_json: as the options.
+
+    Raises:
+        ConfigError: as `confirm`.
+    """
+    if not (yes or dry_run):
+        lines = (f"{noun} {name}: {lost}" for name, (lost, _) in found.items())
+        confirm(lines, "delete", "deleted", LOOK)
+    for name, (lost, row) in found.items():
+        if not dry_run:
+            delete(name)
+        if as_json:
+            print_json({**row, "deleted": not dry_run})
+        else:
+            outcome = "would be deleted" if dry_run else "deleted"
+            print_line(visible(f"{noun} {name} {outcome}: {lost}"))
 
 
 class OnProgress(Protocol):

@@ -18,6 +18,7 @@ from spark_kbatch.cli.output import (
     Table,
     confirm,
     counted,
+    delete_each,
     dry_run_option,
     print_json,
     print_line,
@@ -570,19 +571,9 @@ def delete_topic(
     file.delete.delay.ms has passed. PATH may be HOST:PORT of a real cluster.
     """
     cluster = open_cluster(path, client)
-    names = list(dict.fromkeys(names))
-    found = {name: _contents(cluster, name) for name in names}
-    if not (yes or dry_run):
-        lines = [f"topic {name}: {_summary(contents)}" for name, contents in found.items()]
-        confirm(lines, "delete", "deleted", LOOK)
-    for name, contents in found.items():
-        if not dry_run:
-            cluster.delete_topic(name)
-        if as_json:
-            print_json({"topic": name, **contents, "deleted": not dry_run})
-        else:
-            outcome = "would be deleted" if dry_run else "deleted"
-            print_line(visible(f"topic {name} {outcome}: {_summary(contents)}"))
+    contents = {name: _contents(cluster, name) for name in dict.fromkeys(names)}
+    found = {name: (_summary(one), {"topic": name, **one}) for name, one in contents.items()}
+    delete_each("topic", found, cluster.delete_topic, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _contents(cluster: Cluster, name: str) -> dict[str, int | None]:
