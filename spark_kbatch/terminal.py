@@ -80,7 +80,7 @@ def to_json(value: Any) -> str:
 
 
 def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
-    """Return bytes, such as a record's key, for JSON: text, or {"base64": ...} if it is not UTF-8."""
+    """Return a record's key or value for JSON: text, or {"base64": ...} if it is not UTF-8."""
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError:

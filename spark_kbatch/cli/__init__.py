@@ -12,15 +12,15 @@
     schemas     what a registry has for a topic
     demo        the demo, which needs Spark
     upkeep      garbage, history, checks, repair, log dirs
-    buckets     what a bucket's store lets one do, what has happened in it, and what is in it; merging, retention and
-                garbage; a cluster from an incomplete replica
+    buckets     what a bucket's store lets one do, what has happened, and what is in it;
+                merging, retention and garbage; a cluster from an incomplete replica
     serving     the server
     mirroring   mirrors of topics
     other_tools what the options of kcat and Kafka's tools are here
     parameters  options that several commands share; Java properties files
     paths       what a command works on: a folder, or a real cluster
     stopping    signals that end a command
-    output      tables, JSON and lines on stdout; the question before something is lost, and progress bars, on stderr
+    output      tables, JSON and lines on stdout; questions and progress bars on stderr
 
 A command parses its arguments, calls a cluster, and prints; logs are the business of other rooms. Only `dumping`
 reads files of logs itself, through `log.contents`.

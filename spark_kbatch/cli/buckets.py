@@ -1,4 +1,4 @@
-"""Commands for a bucket: its store and what has happened there, what it needs now and then, a cluster of its replica."""
+"""Commands for a bucket: its store, what has happened in it, its upkeep, and its recovery."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Commands on consumer groups, and on offsets: those of a group, or by time.
 
-`kbatch groups` shows consumer groups, `groups reset` moves their offsets, and `groups delete` deletes them;
-`kbatch offsets` finds offsets.
+`kbatch groups` shows consumer groups, `groups reset` moves their offsets, and `groups delete`
+deletes them; `kbatch offsets` finds offsets.
 """
 
 from __future__ import annotations
@@ -394,7 +394,7 @@ def _offsets_by_time(
 
 
 def _offsets_of_group(cluster: Cluster, topic: str, group_id: str) -> Iterator[dict[str, Any]]:
-    """Yield for each partition of a topic the committed offset, the next offset and the lag of a group."""
+    """Yield for each partition of a topic a group's committed offset, the next one and the lag."""
     if not cluster.has("groups"):
         raise ConfigError(
             f"no consumer groups are kept in {cluster.address}; --group is for a cluster in a "

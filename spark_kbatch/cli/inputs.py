@@ -194,7 +194,7 @@ def _fields_by_arrow(block: bytes, field: str, kind: pa.DataType) -> pa.Array | 
 
 
 def _objects_in(block: bytes, schema: pa.Schema, *, others: str) -> pa.Table:
-    """Parse the JSON objects in a block of lines, with an "error" for other fields, or "ignore" them.
+    """Parse JSON objects in lines; other fields are an "error", or to "ignore".
 
     Raises ArrowInvalid if a field is not of its type, or the block not UTF-8.
     """
@@ -384,7 +384,7 @@ def _is_one_a_line(block: bytes, objects: int) -> bool:
 
 
 def _usable(name: str, column: pa.Array) -> pa.Array:
-    """Convert a parsed column of JSON, or of texts but for headers, to the type that `send_arrow` takes.
+    """Convert a parsed column, of JSON or of texts, to the type that `send_arrow` takes.
 
     Raises ArrowInvalid where that needs a closer look.
     """

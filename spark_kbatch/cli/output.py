@@ -1,7 +1,8 @@
-"""What a command shows and asks: tables, JSON and lines on stdout; questions and progress bars on stderr.
+"""What a command shows and asks: tables, JSON and lines; questions and progress bars on stderr.
 
-Everything is escaped that is not printable. A command that deletes something or gives it up asks first: on a terminal,
-and elsewhere `--yes` answers. There are no progress bars where stderr is no terminal.
+Everything is escaped that is not printable. A command that deletes something or gives it up asks
+first: on a terminal, and elsewhere `--yes` answers. There are no progress bars where stderr is no
+terminal.
 
     stdout is         a table is
     a terminal        drawn; a row below the other, heading by heading, where it is too narrow
@@ -74,7 +75,7 @@ def is_terminal() -> bool:
 
 
 def _console(*, stderr: bool = False) -> Console | None:
-    """Return the terminal that stdout, or stderr, is; None, without importing rich, if it is none."""
+    """Return the terminal that stdout or stderr is; None, without importing rich, if it is none."""
     if not may_be_terminal(sys.stderr if stderr else sys.stdout):
         return None
     from rich.console import Console  # noqa: PLC0415  takes as long as a whole short command
@@ -248,7 +249,7 @@ def delete_each(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Delete things by their names, after the question, and print each; with `dry_run` only print them.
+    """Delete things by their names, after the question, and print each; or with `dry_run` only print.
 
     Args:
         noun: what they are, such as "topic".

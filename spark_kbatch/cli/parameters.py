@@ -1,4 +1,4 @@
-r"""Options that several commands share, and how they are parsed; Java properties files for `--command-config`.
+r"""Options that several commands share, and how they are parsed; Java properties files.
 
     # a comment; so is a line that starts with !
     security.protocol=SASL_SSL          key and value are separated by =, : or spaces

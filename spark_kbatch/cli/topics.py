@@ -1,4 +1,4 @@
-"""Commands on topics: list, describe, create, add partitions, change settings; delete them or their first records."""
+"""Commands on topics: list, describe, create, grow, change and delete them or their records."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ Module by module:
 
     same_topic      reads that fail once their topic is another one; the part of a source that follows from the rest
     topic_reader    plans and reads over a source; topics as users read them in Python
-    planning        which partitions to read, from where to where; times become offsets; what if records are gone
+    planning        which partitions to read, from where to where; what if records are gone
     splits          large ranges, divided among tasks
     reading         the records of one range, and as rows, in Spark and without
-    stream_planner  start and end of the next micro-batch, how much it takes, while topics come and go; its checkpoint
+    stream_planner  start and end of the next micro-batch, while topics come and go; its checkpoint
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetReaderAdmin.scala, KafkaDataConsumer.scala.
 """

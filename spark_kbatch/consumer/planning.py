@@ -11,9 +11,9 @@
 EARLIEST and LATEST are looked up that late so that a plan which is used again sees what was written
 since. Everything looked up for one plan is as of one moment.
 
-With `failOnDataLoss`, a read fails when offsets that it names are gone, or not there yet; otherwise it goes on. Offsets
-that never held a record for this reader are not lost: gaps left by compaction, markers, and data of aborted
-transactions.
+With `failOnDataLoss`, a read fails when offsets that it names are gone, or not there yet; otherwise
+it goes on. Offsets that never held a record for this reader are not lost: gaps left by compaction,
+markers, and data of aborted transactions.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetReaderAdmin.scala, ConsumerStrategy.scala,
 KafkaBatchPartitionReader.scala, KafkaDataConsumer.scala throwOnDataLoss, logOnDataLoss.
@@ -93,7 +93,7 @@ class DataLoss:
 
 
 class TopicsLookedUp:
-    """A `TopicLookup` that remembers the ids of topics that were found to exist, empty of those without one."""
+    """A `TopicLookup` that remembers the ids of topics that it found; empty where there is none."""
 
     def __init__(self, topics: TopicLookup) -> None:
         self._topics = topics

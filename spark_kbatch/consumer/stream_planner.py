@@ -35,11 +35,12 @@ as `initial`. Until Spark logs that end, only this run knows where they were.
 Spark compares offsets as text and runs an empty batch for any difference, so the order is fixed:
 topics by name, partitions by number, `@kbatch` last.
 
-maxOffsetsPerTrigger, minOffsetsPerTrigger and maxTriggerDelay limit how much a micro-batch takes. They count offsets,
-not records: where transactions or compaction leave gaps there are fewer rows.
+maxOffsetsPerTrigger, minOffsetsPerTrigger and maxTriggerDelay limit how much a micro-batch takes.
+They count offsets, not records: where transactions or compaction leave gaps there are fewer rows.
 
-Source: Spark connector/kafka-0-10-sql/.../KafkaMicroBatchStream.scala rateLimit, delayBatch; KafkaOffsetReaderAdmin.scala
-getOffsetRangesFromResolvedOffsets; JsonUtils.scala, KafkaSourceOffset.scala.
+Source: Spark connector/kafka-0-10-sql/.../KafkaMicroBatchStream.scala rateLimit, delayBatch;
+KafkaOffsetReaderAdmin.scala getOffsetRangesFromResolvedOffsets; JsonUtils.scala,
+KafkaSourceOffset.scala.
 """
 
 from __future__ import annotations
@@ -484,7 +485,7 @@ class _ChangedError(Exception):
 
 
 class _TopicsSeen(planning.TopicsLookedUp):
-    """Topics that must stay the same while their logs are looked at; `seen` has the ids of those then."""
+    """Topics that must stay the same while their logs are looked at; `seen` has their ids then."""
 
     def __init__(self, topics: TopicLookup) -> None:
         super().__init__(topics)

@@ -345,19 +345,20 @@ class TopicReader:
     ) -> list[OffsetRange]:
         """Return each partition's range of offsets to read, between the start and the end of a read.
 
-        All partitions are checked, so that a bound which only some of them have fails before the first record is read.
+        All partitions are checked, so that a bound which only some of them have fails before the
+        first record is read.
 
         Args:
             views: of the partitions to read.
-            start: first offset to read, or "earliest"; or one for each partition. A time stands for the
-                first record with that time or a later one, or the end if there is none.
+            start: first offset to read, or "earliest"; or one for each partition. A time stands for
+                the first record with that time or a later one, or the end if there is none.
             end: offset to stop before, or "latest"; or one for each partition; times as for `start`.
             isolation: decides where a log ends.
 
         Raises:
             ConfigError: not a bound; or a start that is greater than the end.
-            OffsetOutOfRangeError: partitions do not hold these offsets, or all that they ended before was
-                overwritten; names all of them.
+            OffsetOutOfRangeError: partitions do not hold these offsets, or all that they ended
+                before was overwritten; names all of them.
         """
         starts = _by_partition("start", start, "earliest", list(views))
         ends = _by_partition("end", end, "latest", list(views))
@@ -390,7 +391,7 @@ class TopicReader:
     def _why_unreadable(
         self, topic_partition: TopicPartition, offset: int, isolation: IsolationLevel
     ) -> OffsetOutOfRangeError | None:
-        """Return the error of an offset below the log start, which may still be there for reads that know of it."""
+        """Return the error of an offset below the log start; None if it can still be read."""
         try:
             self.source.fetch(topic_partition, ReadRange(offset, 1, isolation))
         except OffsetOutOfRangeError as error:

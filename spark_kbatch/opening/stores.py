@@ -5,8 +5,8 @@ HOST:PORT,...           a real cluster
 memory://NAME           topics in this process
 s3://BUCKET/PREFIX      a cluster in a bucket; also gs, abfss, az, and file+bucket for tests
 
-Over a store are the object that users get, the readers of Spark's tasks and streams, and a Spark job's write, which
-is begun on the driver. Nothing here imports pyspark.
+Over a store are the object that users get, the readers of Spark's tasks and streams, and a Spark
+job's write, which is begun on the driver. Nothing here imports pyspark.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The options of a server: Kafka's keys, and Kafka's defaults if they suit one process on one machine.
 
-For groups, group.initial.rebalance.delay.ms is 100. With Kafka's 3 seconds the first members of each group wait that
-long, in each test of each application. With the 0 of Kafka's container images, members that start together
-rebalance one after another; and kafka-python, whose first member then divides the partitions before it has
-looked up any, can stay in its group without reading.
+For groups, group.initial.rebalance.delay.ms is 100. With Kafka's 3 seconds the first members of
+each group wait that long, in each test of each application. With the 0 of Kafka's container images,
+members that start together rebalance one after another; and kafka-python, whose first member then
+divides the partitions before it has looked up any, can stay in its group without reading.
 
-Source: Kafka server/.../config/ServerConfigs.java, SocketServerConfigs.java; group-coordinator/.../GroupCoordinatorConfig.java.
+Source: Kafka server/.../config/ServerConfigs.java, SocketServerConfigs.java;
+group-coordinator/.../GroupCoordinatorConfig.java.
 """
 
 from __future__ import annotations

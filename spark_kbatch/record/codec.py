@@ -2,10 +2,10 @@
 
     decode_batches    bytes --walk--> headers --decompress--> kernel, CRC --> Arrow
     recompress        V2 batch --decompress, compress--> V2 batch
-    inspect           V2 batch --decompress, a piece at a time--> kernel --> the times of its records
+    inspect           V2 batch --decompress, by pieces--> kernel --> times of its records
 
-What passes `inspect`, which a leader asks before it stores a batch, is read without an error. Its memory stays at about
-one piece, whatever the batch expands to, unless a single record is larger.
+What passes `inspect`, which a leader asks before it stores a batch, is read without an error. Its
+memory stays at about one piece, whatever the batch expands to, unless a single record is larger.
 
 Many small batches become one Arrow batch, and a large one becomes several. So memory is bounded, except
 for the bytes of one batch and of one record.

@@ -1,7 +1,7 @@
-"""A V2 codec in pure Python for a few records: single sends, control batches, internal topics, times of a batch.
+"""A V2 codec in pure Python for a few records: single sends, control batches, internal topics.
 
-Committing and resolving offsets read and write a handful of records, and a lookup by time opens one batch, or a few:
-they must not load numba for them. `record/__init__` describes the format.
+Committing and resolving offsets read and write a handful of records, and a lookup by time opens one
+batch, or a few: they must not load numba for them. `record/__init__` describes the format.
 
 Source: Kafka clients/.../record/DefaultRecord.java, LegacyRecord.java, AbstractLegacyRecordBatch.java.
 """
@@ -119,7 +119,7 @@ def _key_and_value(fields: memoryview) -> list[bytes | None]:
 
 
 def times(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
-    """Yield (offset, timestamp in ms) of the records of the batch at `position`, of any format, in order.
+    """Yield (offset, timestamp in ms) of the records of the batch at `position`, in order.
 
     Raises:
         CorruptRecordError: the CRC does not hold, or lengths and counts do not fit. Carries the

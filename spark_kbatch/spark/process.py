@@ -1,11 +1,11 @@
-"""Logging, garbage collection and errors in the Python processes that Spark starts to plan, read, write and commit.
+"""Logging, garbage collection and errors in the Python processes that Spark starts.
 
 What is logged there from the level KBATCH_LOG_LEVEL on, by default WARNING, goes to stderr, with level and logger: on
 the driver that is the program's own stderr, on executors their log. With spark.sql.pyspark.worker.logging.enabled
 Spark collects it instead, from INFO on.
 
-Spark prints the traceback of a Python process before an error's message. It leaves the traceback out if
-SPARK_HIDE_TRACEBACK is set in that process, which ends with the error.
+Spark prints the traceback of a Python process before an error's message. It leaves the traceback
+out if SPARK_HIDE_TRACEBACK is set in that process, which ends with the error.
 """
 
 from __future__ import annotations

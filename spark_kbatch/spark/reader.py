@@ -1,13 +1,15 @@
-"""Spark readers of batches and streams: plan input partitions on the driver, and read Arrow batches in tasks.
+"""Spark readers of batches and streams: plan on the driver, and read Arrow batches in tasks.
 
-For a batch, Spark plans once per `load()` and reuses the plan in every later action. So `earliest` and `latest` travel
-inside the partitions and are resolved by the tasks: the first task of an action resolves all partitions
-of the load, and the others use its answer. In a broker's log directory, and in a real cluster, each task
-resolves its own: there a task that is run again may see more than before.
+For a batch, Spark plans once per `load()` and reuses the plan in every later action. So `earliest`
+and `latest` travel inside the partitions and are resolved by the tasks: the first task of an action
+resolves all partitions of the load, and the others use its answer. In a broker's log directory, and
+in a real cluster, each task resolves its own: there a task that is run again may see more than
+before.
 
-For a stream, Spark asks one reader, which lives as long as a run of the query, for offsets and plans. Tasks read
-through copies, which know nothing but their partition. An error in the options is raised only by the
-first method that Spark calls for the run, because Spark would hide an earlier one behind its own.
+For a stream, Spark asks one reader, which lives as long as a run of the query, for offsets and
+plans. Tasks read through copies, which know nothing but their partition. An error in the options is
+raised only by the first method that Spark calls for the run, because Spark would hide an earlier
+one behind its own.
 
 Before 4.2, Spark asks for the latest offset without passing its own, and has neither limits nor
 AvailableNow: then the planner does what can be done.

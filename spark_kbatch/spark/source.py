@@ -4,15 +4,16 @@ Options are checked in `schema`, because an error there makes `load()` fail. If 
 Spark does not call `schema`, so the reader checks again. What `schema` found out about the schemas of keys
 and values stays with the data source, which Spark sends to the process that asks for a reader.
 
-Registration checks the Python that Spark's workers run, which may lack this package. Spark runs `python3` from PATH
-unless PYSPARK_PYTHON is set. So a program in a virtual environment that is not activated (in an IDE, in Jupyter, from
-cron) has workers without its packages.
+Registration checks the Python that Spark's workers run, which may lack this package. Spark runs
+`python3` from PATH unless PYSPARK_PYTHON is set. So a program in a virtual environment that is not
+activated (in an IDE, in Jupyter, from cron) has workers without its packages.
 
 A job may also bring the package along, as a zip. Then tasks find it, and so does the process that plans a
 batch; the one that plans a stream does not, because Spark has it look in a folder that is not there. So that
 process needs the zip on its PYTHONPATH, which `_found_by_planners` sees to.
 
-Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala, KafkaRecordToRowConverter.scala; Spark
+Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala,
+KafkaRecordToRowConverter.scala; Spark
 sql/core/.../python/streaming/PythonStreamingSourceRunner.scala.
 """
 

@@ -23,7 +23,8 @@ planned and is not committed: otherwise nothing is known. No lock is held meanwh
 that hangs stops one query alone.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaWriter.scala, KafkaWriteTask.scala,
-KafkaStreamingWrite.scala; Spark sql/core/.../streaming/checkpointing/OffsetSeqLog.scala, HDFSMetadataLog.scala.
+KafkaStreamingWrite.scala; Spark sql/core/.../streaming/checkpointing/OffsetSeqLog.scala,
+HDFSMetadataLog.scala.
 """
 
 from __future__ import annotations

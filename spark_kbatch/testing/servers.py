@@ -1,4 +1,4 @@
-"""A Kafka server for tests, one of this package's or a real broker behind the same interface; the clusters of a test."""
+"""A Kafka server for tests, or a real broker behind the same interface; a test's clusters."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What decoding makes of rows, of any format: values, and why a row has none; text, and values as people look at them.
+"""What decoding makes of rows, of any format: values, and why a row has none; text; JSON.
 
-`plain` returns decoded columns as Python objects that JSON has: for people, and not for many records.
+`plain` returns decoded columns as Python objects that JSON has: for people, and not for many
+records.
 
 Arrow                          object
 struct, map                    dict

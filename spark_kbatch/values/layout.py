@@ -1,4 +1,4 @@
-"""Which Arrow type an Avro type becomes, in which columns a value of it is decoded, and the other way round.
+"""Which Arrow type an Avro type becomes, and its columns; and a schema for Arrow's types.
 
     Avro                                             Arrow                   Spark
     null                                             null                    void
@@ -34,12 +34,14 @@ A value lies in slots. Each is a row of numbers: one for each record, or one for
 of a level. Level ROWS has the records, level NOWHERE what is decoded only to be passed over, and each
 list and map has a level of its own for its items.
 
-`project` takes the part of a reader's schema that is wanted: some fields of its records, in the order that is asked for.
-What remains is the schema's own: types, aliases, defaults and the names of records. A field that is left
-out is passed over in each record, and may be of a type that no column can have, as in a recursive record. Its name
-and aliases count all the same: what a field is read from does not depend on which others are wanted.
+`project` takes the part of a reader's schema that is wanted: some fields of its records, in the
+order that is asked for. What remains is the schema's own: types, aliases, defaults and the names of
+records. A field that is left out is passed over in each record, and may be of a type that no column
+can have, as in a recursive record. Its name and aliases count all the same: what a field is read
+from does not depend on which others are wanted.
 
-`derived` makes the schema of a column that none is given for: a record for a struct, with a field for each of its own.
+`derived` makes the schema of a column that none is given for: a record for a struct, with a field
+for each of its own.
 
     Arrow                              Avro
     bool                               boolean
