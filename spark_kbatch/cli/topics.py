@@ -572,7 +572,9 @@ def delete_topic(
     """
     cluster = open_cluster(path, client)
     contents = {name: _contents(cluster, name) for name in dict.fromkeys(names)}
-    found = {name: (_summary(one), {"topic": name, **one}) for name, one in contents.items()}
+    found: dict[str, tuple[str, dict[str, Any]]] = {
+        name: (_summary(one), {"topic": name, **one}) for name, one in contents.items()
+    }
     delete_each("topic", found, cluster.delete_topic, yes=yes, dry_run=dry_run, as_json=as_json)
 
 

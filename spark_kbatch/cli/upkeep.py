@@ -125,7 +125,10 @@ def _garbage_told(
     for name, why in garbage.damaged_topics.items():
         yield {"damaged_topic": name, "why": why}, [f"topic {name} is left out: {why}"]
     for one in garbage.waiting:
-        row = {"waiting": one.what, **dict(zip(one._fields[1:], one[1:], strict=True))}
+        row: dict[str, Any] = {
+            "waiting": one.what,
+            **dict(zip(one._fields[1:], one[1:], strict=True)),
+        }
         yield row, [_kept(one)]
 
 
