@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from spark_kbatch import Cluster
     from spark_kbatch.testing import KafkaServer, Records, Topics
-    from spark_kbatch.testing.clusters import Clusters
+    from spark_kbatch.testing.servers import Clusters
 
 
 class _Option(NamedTuple):
@@ -189,7 +189,7 @@ def kbatch_registry(pytestconfig: pytest.Config, tmp_path: Path) -> str:
 
 @pytest.fixture
 def _kbatch_clusters(request: pytest.FixtureRequest, _kbatch_session: None) -> Clusters:
-    from spark_kbatch.testing.clusters import Clusters
+    from spark_kbatch.testing.servers import Clusters
 
     clusters = Clusters(request)
     request.node.stash[_USABLE_CLUSTERS] = clusters

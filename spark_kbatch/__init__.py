@@ -51,11 +51,11 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #     cli         the `kbatch` command
 #     testing     what the pytest plugin does; its fixtures are in pytest_kbatch.py
 #
-#     write:  spark/writer -> opening/writes -> cluster/job
+#     write:  spark/writer -> opening/stores -> cluster/job
 #             -> producer: partitioner, accumulator, sender -> commit/staging
 #                                                        in every task, in parallel, invisible
 #             -> commit/coordinator: place, prepare, flip, complete            on the driver, atomic
-#     read:   spark/reader -> opening/readers -> consumer: planning, reading
+#     read:   spark/reader -> opening/stores -> consumer: planning, reading
 #             -> replica/manager -> log -> record/codec -> Arrow
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ def open(
     Raises:
         ConfigError: neither is there; says what is there instead.
     """
-    from spark_kbatch.opening.places import open_place  # noqa: PLC0415  as all names here
+    from spark_kbatch.opening.stores import open_place  # noqa: PLC0415  as all names here
 
     return open_place(
         path,
@@ -392,7 +392,7 @@ def connect(
         RequestTimedOutError: no server answered within default.api.timeout.ms; says why.
         AuthenticationError: a server, or this client, was refused by the other side.
     """
-    from spark_kbatch.opening.readers import connect as opened  # noqa: PLC0415  as all names here
+    from spark_kbatch.opening.stores import connect as opened  # noqa: PLC0415  as all names here
 
     return opened(bootstrap_servers, config, options)
 

@@ -16,6 +16,7 @@ look for markup.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import os
@@ -76,6 +77,14 @@ def to_json(value: Any) -> str:
     r"""Return JSON on one line, in which everything that is not printable is \uNNNN."""
     text = json.dumps(value, ensure_ascii=False)
     return text if _is_shown(text) else _NOT_PLAIN.sub(_in_json, text)
+
+
+def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
+    """Return a record's key or value for JSON: text, or {"base64": ...} if it is not UTF-8."""
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data or b"").decode()}
 
 
 def shown_characters() -> bytes:

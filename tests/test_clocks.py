@@ -40,7 +40,7 @@ from spark_kbatch.log import steps as log_steps
 from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.machine_files import MachineFiles
 from spark_kbatch.model import OffsetRange, TopicPartition
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.write import parse_write_options
 from tests.conftest import REPOSITORY
 from tests.support.bucket_objects import AgingObjects, a_bucket, opened_again, values

@@ -50,17 +50,15 @@ HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 # The modules of each room that other rooms may import; all others are its own.
 DOORS = {
     "options": {
-        "arguments", "columns", "group", "kinds", "mirror", "object_store", "option", "paths", "producer", "read", "registry", "remote", "security", "server", "topic", "values",
+        "arguments", "columns", "kinds", "mirror", "object_store", "option", "paths", "producer", "read", "registry", "remote", "security", "server", "topic", "values",
         "write",
     },
     "kernels": {"avro", "avro_encoding", "jit", "legacy", "lines", "records", "routing"},
     "record": {
-        "builder", "checksums", "codec", "columns", "control", "down_conversion", "header", "inspection", "legacy", "lines", "scalar",
-        "times",
+        "builder", "checksums", "codec", "columns", "control", "down_conversion", "header", "legacy", "lines", "scalar",
     },
     "values": {
-        "avro_decoder", "avro_encoder", "avro_schema", "decoded", "derivation", "flat", "framing", "layout", "plain", "projection",
-        "text_decoder",
+        "avro_decoder", "avro_encoder", "avro_schema", "decoded", "flat", "framing", "layout",
     },
     "store": {
         "catalog", "commits", "groups", "job", "listing", "os_errors", "reports", "repetitions", "source", "store",
@@ -78,7 +76,7 @@ DOORS = {
         "accumulator", "batch", "futures", "idempotence", "memory", "metrics", "nodes", "producer", "sender",
         "task_producer",
     },
-    "consumer": {"offset_bounds", "planning", "reading", "rows", "same_topic", "stream_planner", "topic_reader"},
+    "consumer": {"planning", "reading", "rows", "same_topic", "stream_planner", "topic_reader"},
     "replica": {
         "administration", "cluster_creation", "delayed_fetch", "lost_topics", "manager", "partition", "view",
     },
@@ -96,7 +94,7 @@ DOORS = {
     "cluster": {
         "catalog", "folder_store", "foreign_store", "group_records", "job", "offsets_store", "ownership", "parts", "transports",
     },
-    "opening": {"cluster", "places", "readers", "stores", "writes"},
+    "opening": {"cluster", "stores"},
     "spark": {"demo", "functions", "hadoop", "maintaining", "source"},
     "cli": {"main"},
 }  # fmt: skip
@@ -104,11 +102,11 @@ DOORS = {
 # What the faces import at run time, of rooms that are not their own: clusters are opened in one room.
 FACES = {
     "spark": {
-        "columns.functions", "columns.reading", "columns.writing", "errors", "model", "opening.readers", "opening.writes", "options", "store.job",
+        "columns.functions", "columns.reading", "columns.writing", "errors", "model", "opening.stores", "options", "store.job",
         "store.repetitions", "terminal", "bucket.maintenance",
     },
     "cli": {
-        ROOT, "clock", "columns.reading", "columns.schemas", "errors", "model", "opening.readers", "opening.writes", "options", "terminal",
+        ROOT, "clock", "columns.reading", "columns.schemas", "errors", "model", "opening.stores", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
         "bucket.entries", "bucket.happenings", "bucket.inspection", "bucket.maintenance", "bucket.mending", "bucket.recovery", "bucket.rights", "bucket.store",
@@ -129,7 +127,6 @@ HOMES = {
         "spark/functions.py",
         "spark/reader.py",
         "spark/source.py",
-        "spark/stream_reader.py",
         "spark/writer.py",
         "spark/demo.py",
     },
@@ -288,7 +285,7 @@ def test_producer_and_consumer_are_wired_by_those_who_open_a_path() -> None:
         for one in IMPORTS
         if one.imported in ("producer", "consumer")
         # These only name what calls give.
-        and not (one.for_types and one.file in ("__init__.py", "spark/stream_reader.py"))
+        and not (one.for_types and one.file in ("__init__.py", "spark/reader.py"))
     }
 
     assert users - {"producer", "consumer"} == PRODUCER_USERS
@@ -374,9 +371,9 @@ from pathlib import Path
 
 import spark_kbatch
 from spark_kbatch.cluster.job import coordinator_for
-from spark_kbatch.opening.readers import open_for_reading
+from spark_kbatch.opening.stores import open_for_reading
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.consumer.data_loss import DataLoss
+from spark_kbatch.consumer.planning import DataLoss
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.record import scalar
@@ -416,7 +413,7 @@ print({"kafka", "numba", "pyspark"} & sys.modules.keys())
 WHAT_ONLY_WRITERS_AND_TASKS_NEED = """
 import sys
 
-from spark_kbatch.opening.readers import open_topics
+from spark_kbatch.opening.stores import open_topics
 from spark_kbatch.options.read import parse_read_options
 
 options = parse_read_options({"path": sys.argv[1], "subscribe": "events", "minPartitions": "3"})

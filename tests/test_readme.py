@@ -19,7 +19,7 @@ import click
 import pytest
 
 from spark_kbatch.cli.main import cli
-from spark_kbatch.cli.properties import parse_properties
+from spark_kbatch.cli.parameters import parse_properties
 from spark_kbatch.options.remote import parse_cluster_options
 from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK
 from tests.support.generated_docs import DOCS, GENERATED, section

@@ -53,7 +53,7 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.record.header import LogRead
-from spark_kbatch.record.times import times
+from spark_kbatch.record.scalar import times
 
 logger = logging.getLogger(__name__)
 

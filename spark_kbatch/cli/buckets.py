@@ -1,25 +1,50 @@
-"""Commands for a bucket: what its store lets this process do, and what has happened there."""
+"""Commands for a bucket: its store, what has happened in it, its upkeep, and its recovery."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_kbatch.cli.output import Table, iso_time, print_json, print_line
+from spark_kbatch.cli.output import (
+    LOOK,
+    Table,
+    confirm,
+    counted,
+    dry_run_option,
+    iso_time,
+    print_json,
+    print_line,
+    progress_bar,
+    yes_option,
+)
 from spark_kbatch.cli.parameters import examples, json_option, refuse_beside
 from spark_kbatch.cli.paths import bucket_argument, client_options
-from spark_kbatch.errors import ConfigError
-from spark_kbatch.options.object_store import parse_store_options
+from spark_kbatch.cli.stopping import asked_to_stop
+from spark_kbatch.errors import (
+    CommitError,
+    ConfigError,
+    CorruptLedgerError,
+    CorruptRecordError,
+    ObjectAccessDeniedError,
+    ObjectStoreError,
+)
+from spark_kbatch.options.object_store import StoreOptions, parse_store_options
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.happenings import Happening, Happenings
+    from spark_kbatch.bucket.inspection import BucketDescription, Stored
+    from spark_kbatch.bucket.maintenance import Maintained, Merged
+    from spark_kbatch.bucket.recovery import Chain, LostRange
     from spark_kbatch.bucket.rights import TriedStore
+    from spark_kbatch.bucket.store import BucketStore
+
 
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -154,3 +179,333 @@ def _happening_as_json(one: Happening) -> dict[str, Any]:
         "entry": entry.number, "time": iso_time(entry.time_ms), "kind": entry.content.kind, "by": entry.by or None,
         "what": one.what, "records": dict(one.records), "id": entry.entry_id,
     }  # fmt: skip
+
+
+@click.command(
+    epilog=examples(
+        "kbatch maintain s3://my-bucket/events --dry-run",
+        "kbatch maintain s3://my-bucket/events --every 600",
+    )
+)
+@bucket_argument
+@click.option("--every", type=click.FloatRange(min=1), metavar="SECONDS", help="Go on with a round every so many seconds, until SIGINT or SIGTERM.")  # fmt: skip
+@click.option("--erase", metavar="TOPIC", help="Delete TOPIC, and rewrite what other topics have in the same objects, so that all of its bytes are deleted in time.")  # fmt: skip
+@dry_run_option
+@yes_option
+@client_options
+@json_option
+def maintain(
+    path: str,
+    every: float | None,
+    erase: str | None,
+    dry_run: bool,
+    yes: bool,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    """Merge small objects of a bucket, and delete garbage.
+
+    PATH is its URL. Retention is kept too. A round can be stopped anywhere and run anywhere, beside jobs and beside other rounds. What nothing refers to any
+    more is deleted about a week later, when no reader and no job can need it. Objects that are lost or
+    damaged are reported, and all else is done; then the exit code is 1. Where the ledger is so
+    damaged that no one can write, nothing is done, and all that can be seen is reported.
+    """
+    from spark_kbatch.bucket.maintenance import Maintenance  # noqa: PLC0415  only for a bucket
+
+    if every is not None and dry_run:
+        raise click.UsageError("--every and --dry-run do not go together")
+    if erase is not None and (dry_run or every is not None):
+        raise click.UsageError("--erase goes with neither --dry-run nor --every")
+    store = parse_store_options(client, path, alone=True)
+    with _telling_damage(path, store):
+        maintenance = Maintenance(path, store)
+    if erase is not None:
+        if not yes:
+            confirm([f"{path}: topic {erase} with all its records"], "erase", "erased")
+        with _progress(path, hidden=as_json) as on_progress:
+            maintenance.erase(erase, on_progress=on_progress)
+        if not as_json:
+            print_line(visible(f"{erase} is deleted. Its bytes go in a week, if maintenance runs."))
+    stop = asked_to_stop() if every is not None else None
+    while True:
+        try:
+            with _telling_damage(path, store), _progress(path, hidden=as_json) as on_progress:
+                done = maintenance.run(dry_run=dry_run, on_progress=on_progress)
+        except (
+            CommitError,
+            CorruptRecordError,
+            ObjectAccessDeniedError,  # as of a function for credentials that fails once
+            ObjectStoreError,
+        ) as error:
+            if stop is None:
+                raise
+            click.echo(visible(f"kbatch: {error}; the next round tries again"), err=True)
+        else:
+            if as_json:
+                print_json(_maintained_as_json(done))
+            else:
+                for line in _maintained_lines(done, dry_run=dry_run):
+                    print_line(visible(line))
+            for sentence in done.damaged:
+                click.echo(visible(f"kbatch: {sentence}; it is left as it is"), err=True)
+            if done.damaged and stop is None:
+                sys.exit(1)
+        if stop is None or stop.wait(every):
+            return
+
+
+@contextlib.contextmanager
+def _telling_damage(path: str, store: StoreOptions) -> Iterator[None]:
+    """Tell all that can be seen of a bucket whose ledger is damaged, before the error."""
+    try:
+        yield
+    except CorruptLedgerError:
+        from spark_kbatch.bucket.mending import BucketRepair  # noqa: PLC0415  only for a bucket
+
+        for sentence in BucketRepair(path, store, dry_run=True).seen():
+            click.echo(visible(f"kbatch: {sentence}"), err=True)
+        raise
+
+
+@click.command(epilog=examples("kbatch describe s3://my-bucket/events"))
+@bucket_argument
+@client_options
+@json_option
+def describe(path: str, client: Mapping[str, str], as_json: bool) -> None:
+    """Show what there is in a bucket.
+
+    PATH is its URL. Shown are its ledger, its data, and what waits to be merged or deleted.
+    """
+    from spark_kbatch.bucket.inspection import describe as found_in  # noqa: PLC0415  only for a bucket
+
+    with contextlib.closing(_opened(path, client)) as store:
+        found = found_in(store.ledger)
+    if as_json:
+        print_json(_description_as_json(found))
+        return
+    shown = {
+        "cluster": found.cluster_id,
+        "topics": f"{found.topics:,}, with {counted(found.partitions, 'partition')}",
+        "ledger": f"{found.entries:,} entries, the last one of {iso_time(found.last_entry_ms)}",
+        "checkpoint": f"entry {found.checkpoint:,}" if found.checkpoint >= 0 else "none yet",
+        "horizon": f"entry {found.horizon:,}",
+        "read": _stored(found.referenced),
+        "waiting": f"{_stored(found.waiting)}: being written, replaced, or left behind",
+        "ledger's own": _stored(found.ledger),
+    }
+    if found.most_small is not None:
+        shown["small pieces"] = f"{found.small_extents:,} in {found.most_small}, which has the most"
+    for name, text in shown.items():
+        print_line(visible(f"{name:14}{text}"))
+
+
+@click.command(epilog=examples("kbatch upgrade s3://my-bucket/events"))
+@bucket_argument
+@client_options
+def upgrade(path: str, client: Mapping[str, str]) -> None:
+    """Let writers use the newest format in a bucket.
+
+    PATH is its URL. Processes of versions that do not know the new format still read what they know, and write no more: upgrade
+    these first. There is no way back.
+    """
+    from spark_kbatch.bucket.entries import FORMAT, NewFormat  # noqa: PLC0415  only for a bucket
+
+    with contextlib.closing(_opened(path, client)) as store:
+        entry = store.ledger.commit(
+            lambda state: NewFormat(FORMAT) if state.format < FORMAT else None, by="upgrade"
+        )
+    if entry is None:
+        print_line(f"Nothing to do: the format is {FORMAT}, the newest that this version knows.")
+    else:
+        print_line(f"The format is {FORMAT} from entry {entry.number} on.")
+
+
+def _opened(path: str, client: Mapping[str, str]) -> BucketStore:
+    from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415  as above
+
+    return BucketStore(path, parse_store_options(client, path, alone=True))
+
+
+def _stored(found: Stored) -> str:
+    return f"{counted(found.objects, 'object')}, {found.size_in_bytes:,} bytes"
+
+
+def _description_as_json(found: BucketDescription) -> dict[str, Any]:
+    return {
+        **found._asdict(),
+        **{name: getattr(found, name)._asdict() for name in ("referenced", "waiting", "ledger")},
+        "most_small": str(found.most_small) if found.most_small else None,
+    }
+
+
+@contextlib.contextmanager
+def _progress(path: str, *, hidden: bool) -> Iterator[Callable[[Merged, int], object]]:
+    """Show a progress bar of the bytes to merge; yield its update function."""
+    with progress_bar(f"Maintaining {path}", hidden=hidden) as show:
+
+        def update(merged: Merged, total_bytes: int) -> None:
+            show(merged.size_in_bytes, total_bytes, counted(merged.segments, "segment"))
+
+        yield update
+
+
+def _maintained_as_json(done: Maintained) -> dict[str, Any]:
+    return {
+        "starts": {str(tp): offset for tp, offset in done.starts.items()},
+        "merged": done.merged._asdict(),
+        "collected": done.collected._asdict(),
+        "damaged": done.damaged,
+    }
+
+
+def _maintained_lines(done: Maintained, *, dry_run: bool) -> Iterator[str]:
+    would = "would be " if dry_run else ""
+    for tp, offset in done.starts.items():
+        yield f"{tp} {'would start' if dry_run else 'starts'} at offset {offset}."
+    merged, collected = done.merged, done.collected
+    if merged.segments:
+        yield (
+            f"{counted(merged.extents, 'extent')}, {merged.size_in_bytes:,} bytes, {would}merged into "
+            f"{counted(merged.segments, 'segment')}."
+        )
+    if collected.objects:
+        yield f"{counted(collected.objects, 'object')}, {collected.size_in_bytes:,} bytes, {would}deleted."
+    rest = [
+        counted(count, what)
+        for count, what in (
+            (collected.checkpoints, "checkpoint"),
+            (collected.parts, "part"),
+            (collected.agreements, "agreement"),
+        )
+        if count
+    ]
+    if rest:
+        yield f"Of the ledger {' and '.join(rest)} {would}deleted."
+    if collected.tombstones:
+        yield f"Of the ledger's old entries {collected.tombstones:,} {would}shortened."
+    if not (done.starts or merged.segments or any(collected[1:]) or done.damaged):
+        yield "Nothing to do."
+
+
+@click.command(epilog=examples("kbatch recover s3://my-replica/events --dry-run"))
+@bucket_argument
+@yes_option
+@click.option("--dry-run", is_flag=True, help="Only show what would be recovered, and what is lost.")  # fmt: skip
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="Recover also where nothing is known to be lost, which stops all streams.",
+)
+@client_options
+@json_option
+def recover(
+    path: str,
+    yes: bool,
+    dry_run: bool,
+    whole: bool,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    """Recover a cluster from a replica of its bucket.
+
+    PATH is the replica's URL, to which nothing is copied any more. The newest state of which all is
+    there becomes a cluster with a new id; what came after it is lost, and is listed first. Offsets stay, and topics
+    get new ids: streams that have read from the lost cluster stop, and do not mix its records with new ones.
+    Whoever still writes to it is refused from then on. Nothing is deleted.
+    """
+    from spark_kbatch.bucket.recovery import Recovery  # noqa: PLC0415  only for a bucket
+
+    recovery = Recovery(path, parse_store_options(client, path, alone=True))
+    chain = recovery.chain
+    lines = [*_chain_lines(chain)]
+    if not (recovery.is_needed or dry_run or whole):
+        raise ConfigError(
+            f"the cluster at {recovery.address} is whole up to entry {chain.entry}, the last that "
+            "is there: it can be used as it is, or after `kbatch repair`. If streams have read what "
+            "never came to this replica, add --whole: topics get new ids, and all streams stop"
+        )
+    if not (yes or dry_run):
+        confirm(lines, "recover", "recovered", LOOK)
+    elif not as_json:
+        for line in lines:
+            print_line(visible(line))
+    new_id = None
+    if not dry_run:
+        with progress_bar(f"Recovering {path}", hidden=as_json) as show:
+
+            def update(done: int, total: int) -> None:
+                show(done, total, counted(done, "object"))
+
+            new_id = recovery.recover(update)
+            chain = recovery.chain
+    if as_json:
+        print_json({**_chain_as_json(chain), "new_cluster_id": new_id})
+    elif new_id is not None:
+        print_line(
+            visible(
+                f"The cluster at {recovery.address} is {new_id} now. What was there stays below "
+                f"{recovery.address}/{chain.cluster_id}/ until you delete it."
+            )
+        )
+
+
+def _chain_lines(chain: Chain) -> Iterator[str]:
+    is_whole = "can be read, with holes," if chain.has_holes else "is whole"
+    yield (
+        f"Cluster {chain.cluster_id} {is_whole} up to entry {chain.entry:,}, of "
+        f"{iso_time(chain.time_ms)}: {counted(chain.objects, 'object')}, {chain.size_in_bytes:,} bytes."
+    )
+    if chain.why:
+        yield f"There it ends: {chain.why}."
+    missing = chain.newest - chain.entry - chain.later
+    if chain.newest > chain.entry:
+        yield (
+            f"Later entries up to {chain.newest:,} are lost, {chain.later:,} that can be read and {missing:,} "
+            "that cannot."
+        )
+    for lost in chain.lost:
+        yield _lost_line(lost)
+    for number, what in chain.undone.items():
+        yield f"Lost is also entry {number:,}: {what}."
+    for query in chain.queries:
+        left = (
+            f"after micro-batch {query.last}" if query.last >= 0 else "as if it had written nothing"
+        )
+        yield (
+            f"Query {query.query_id} has written micro-batches up to {query.lost}, and is known {left}: it does not "
+            "write the lost ones again unless it begins with a new checkpoint."
+        )
+    if not (chain.lost or chain.undone or chain.queries):
+        yield "Nothing is known to be lost; what had not come to the replica at all is known to no one here."
+
+
+def _lost_line(lost: LostRange) -> str:
+    start, last = lost.start_offset, lost.next_offset - 1
+    line = f"{lost.topic_partition}: offsets {start} to {last} are lost"
+    if lost.records_count and not lost.is_known:
+        return f"{line}; what is left of entries tells of {counted(lost.records_count, 'record')}."
+    return f"{line}: {counted(lost.records_count, 'record')}." if lost.records_count else f"{line}."
+
+
+def _chain_as_json(chain: Chain) -> dict[str, Any]:
+    return {
+        "cluster_id": chain.cluster_id,
+        "entry": chain.entry,
+        "time": iso_time(chain.time_ms),
+        "why": chain.why or None,
+        "newest_entry": chain.newest,
+        "objects": chain.objects,
+        "size_in_bytes": chain.size_in_bytes,
+        "lost": [
+            {
+                "topic": one.topic_partition.topic,
+                "partition": one.topic_partition.partition,
+                "first_offset": one.start_offset,
+                "end_offset": one.next_offset,
+                "records": one.records_count,
+            }
+            for one in chain.lost
+        ],
+        "undone": [{"entry": number, "what": what} for number, what in chain.undone.items()],
+        "queries": [one._asdict() for one in chain.queries],
+    }

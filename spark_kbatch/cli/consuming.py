@@ -1,4 +1,15 @@
-"""`kbatch consume`: prints records of topics, between offsets or times, and new ones as they come."""
+r"""`kbatch consume`: prints records of topics, between offsets or times, and new ones as they come.
+
+They are printed as fields, JSON, values alone, or by a format string as in kcat:
+
+    %t topic    %p partition    %o offset    %T time in ms, -1 for none
+    %k key      %v or %s value  %h headers   %K size of the key, %S of the value, -1 for null
+    %% a percent sign           \n \t \r \\ \xHH
+
+Nothing is added, so a line ends where the format says so. A null key or value is nothing, a null header is
+NULL, as in kcat. Keys, values and headers are written as they are, but to a terminal only what is printable:
+there they are escaped as in a line of fields.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +25,6 @@ import click
 import pyarrow as pa
 from click.core import ParameterSource
 
-from spark_kbatch.cli.formats import layout_of, parse_format
 from spark_kbatch.cli.output import is_terminal, raise_first, whole_pipe
 from spark_kbatch.cli.parameters import (
     TIME_HELP,
@@ -42,7 +52,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
 from spark_kbatch.options.values import PERMISSIVE, parse_value_keywords
-from spark_kbatch.record.lines import Kind, Layout, Lines, Style
+from spark_kbatch.record.lines import Kind, Layout, Lines, Style, field_layout, json_layout
 from spark_kbatch.terminal import visible
 
 logger = logging.getLogger(__name__)
@@ -52,6 +62,22 @@ _PAUSE_MS = 200  # between two looks for new records
 _LOOKS_PER_LISTING = 10  # of which one also looks for new topics and partitions
 _BOUND = re.compile(
     r"(?:(?:(?P<topic>[^:]+):)?(?P<partition>[0-9]{1,10}):)?(?P<offset>[0-9]{1,19}|earliest|latest)"
+)
+_KINDS = {
+    "t": Kind.TOPIC,
+    "p": Kind.PARTITION,
+    "o": Kind.OFFSET,
+    "T": Kind.TIME_MS,
+    "k": Kind.KEY,
+    "v": Kind.VALUE,
+    "s": Kind.VALUE,
+    "h": Kind.HEADERS,
+    "K": Kind.KEY_SIZE,
+    "S": Kind.VALUE_SIZE,
+}
+_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "\\": b"\\"}
+_PIECE = re.compile(
+    r"%(?P<kind>.?)|\\x(?P<byte>[0-9a-fA-F]{2})|\\(?P<escape>.?)|(?P<text>[^%\\]+)", re.DOTALL
 )
 
 
@@ -107,6 +133,57 @@ def _bounds(
     return convert
 
 
+def _parse_format(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> list[bytes | Kind] | None:
+    """Parse the format string that a user gives for records into its literal bytes and fields."""
+    if text is None:
+        return None
+    parts: list[bytes | Kind] = []
+    for found in _PIECE.finditer(text):
+        kind, escape = found["kind"], found["escape"]
+        if kind is not None:
+            if kind != "%" and kind not in _KINDS:
+                accepted = ", ".join(f"%{letter}" for letter in (*_KINDS, "%"))
+                raise click.BadParameter(f"'%{kind}' is not known; accepted: {accepted}")
+            parts.append(b"%" if kind == "%" else _KINDS[kind])
+        elif found["byte"] is not None:
+            parts.append(bytes([int(found["byte"], 16)]))
+        elif escape is not None:
+            if escape not in _ESCAPES:
+                raise click.BadParameter(
+                    rf"'\{escape}' is not known; accepted: \n, \t, \r, \\, \x and two hex digits"
+                )
+            parts.append(_ESCAPES[escape])
+        else:
+            parts.append(found["text"].encode(errors="surrogateescape"))
+    return parts
+
+
+def _layout_of(
+    parts: list[bytes | Kind] | None,
+    *,
+    as_json: bool,
+    raw: bool,
+    with_topic: bool,
+    to_terminal: bool,
+) -> Layout:
+    """Return the layout of printed records that --json, --raw or --format asks for.
+
+    Raises:
+        click.UsageError: several of them are given.
+    """
+    if (parts is not None) + as_json + raw > 1:
+        raise click.UsageError("give one of --json, --raw and --format")
+    if as_json:
+        return json_layout()
+    if raw:
+        parts = [Kind.VALUE, b"\n"]
+    if parts is None:
+        return field_layout(with_topic=with_topic)
+    return Layout(parts, Style.FIELD if to_terminal else Style.RAW)
+
+
 _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET or TOPIC:PARTITION:OFFSET; several with commas"
 
 
@@ -130,7 +207,7 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
     "--max-records", "-n", type=click.IntRange(1), metavar="N", help="Stop after N records."
 )
 @click.option("--follow", "-f", is_flag=True, help="Go on with records as they come, until SIGINT or SIGTERM.")  # fmt: skip
-@click.option("--format", "parts", metavar="FORMAT", callback=parse_format, help=r"Print each record in this format: %t topic, %p partition, %o offset, %T time in ms, %k key, %v value, %h headers, %K and %S sizes of key and value, \n, \t, \xHH.")  # fmt: skip
+@click.option("--format", "parts", metavar="FORMAT", callback=_parse_format, help=r"Print each record in this format: %t topic, %p partition, %o offset, %T time in ms, %k key, %v value, %h headers, %K and %S sizes of key and value, \n, \t, \xHH.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Print values alone, as they are, each with a newline after it.")  # fmt: skip
 @click.option(
     "--value-format",
@@ -206,7 +283,9 @@ def consume(
             )
     several = len(topics) > 1 or any(one.startswith("^") for one in topics)
     to_terminal = is_terminal()
-    layout = layout_of(parts, as_json=as_json, raw=raw, with_topic=several, to_terminal=to_terminal)
+    layout = _layout_of(
+        parts, as_json=as_json, raw=raw, with_topic=several, to_terminal=to_terminal
+    )
     formats = {
         name: value
         for name, value in (

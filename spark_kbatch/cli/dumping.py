@@ -16,7 +16,6 @@ from spark_kbatch.cli.output import (
     iso_time,
     print_json,
     text_of,
-    text_or_base64,
     whole_pipe,
 )
 from spark_kbatch.cli.parameters import examples, json_option
@@ -32,7 +31,7 @@ from spark_kbatch.record.header import (
     UNKNOWN_COUNT,
     BatchHeader,
 )
-from spark_kbatch.terminal import field, visible
+from spark_kbatch.terminal import field, text_or_base64, visible
 
 _LOCATION, _DAMAGE = "bold", "bold red"
 

@@ -16,8 +16,8 @@ from spark_kbatch.cli.output import (
     counted,
     print_json,
     print_line,
+    progress_bar,
     raise_first,
-    text_or_base64,
 )
 from spark_kbatch.cli.parameters import (
     examples,
@@ -34,12 +34,11 @@ from spark_kbatch.cli.paths import (
     path_argument,
     topic_argument,
 )
-from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import UNREADABLE, ConfigError, KBatchError, going_on
 from spark_kbatch.model import IsolationLevel, OffsetRange, TopicPartition
 from spark_kbatch.record.lines import Layout, Lines, json_layout
-from spark_kbatch.terminal import to_json, visible
+from spark_kbatch.terminal import text_or_base64, to_json, visible
 
 _FORMATS = ("parquet", "csv", "json")
 _ROW_GROUP_BYTES = 64 << 20

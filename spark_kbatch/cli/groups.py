@@ -1,38 +1,52 @@
-"""`kbatch groups`: shows consumer groups, moves their offsets (`groups reset`), and deletes them (`groups delete`)."""
+"""Commands on consumer groups, and on offsets: those of a group, or by time.
+
+`kbatch groups` shows consumer groups, `groups reset` moves their offsets, and `groups delete`
+deletes them; `kbatch offsets` finds offsets.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
 
 from spark_kbatch import Cluster
-from spark_kbatch.cli.confirming import LOOK, confirm, dry_run_option, yes_option
 from spark_kbatch.cli.output import (
     Table,
     counted,
+    delete_each,
+    dry_run_option,
     iso_time,
     print_json,
     print_line,
     text_of,
+    yes_option,
 )
-from spark_kbatch.cli.parameters import TIME_HELP, examples, json_option, time_given
+from spark_kbatch.cli.parameters import (
+    TIME_HELP,
+    examples,
+    foreign_end_option,
+    isolation_level_option,
+    json_option,
+    refuse_beside,
+    time_given,
+    time_ms,
+)
 from spark_kbatch.cli.paths import (
     client_options,
     complete_topic,
-    is_remote,
-    name_of,
     open_readable,
     path_argument,
+    topic_argument,
 )
 from spark_kbatch.errors import ConfigError, GroupNotEmptyError
 from spark_kbatch.model import ConsumerGroup, GroupOffset, OffsetAndTimestamp, TopicPartition
-from spark_kbatch.terminal import visible
 
 logger = logging.getLogger(__name__)
 
+_EDGES = ("earliest", "latest", "max-timestamp")
 _WITHOUT_MEMBERS = {"Empty", "Dead", ""}  # states; empty where a broker does not tell
 
 
@@ -49,7 +63,7 @@ def groups(path: str, group: str | None, client: Mapping[str, str], as_json: boo
     moves a group's offsets. PATH may be HOST:PORT of a real cluster.
     """
     cluster = open_readable(path, client, None)
-    found = cluster.groups() if group is None else [find_group(cluster, group)]
+    found = cluster.groups() if group is None else [_find_group(cluster, group)]
     server = _served_at(cluster)
     if as_json:
         for one in found:
@@ -59,14 +73,14 @@ def groups(path: str, group: str | None, client: Mapping[str, str], as_json: boo
     if group is not None:
         _print_group(found[0], where)
         return
-    title = name_of(cluster) if is_remote(cluster) else f"{name_of(cluster)}, {where}"
+    title = cluster.address if cluster.is_remote else f"{cluster.address}, {where}"
     table = Table(f"Consumer groups of {title}")
     table.add_texts("group", "state", "topics")
     table.add_numbers("members", "lag")
     for one in found:
         names = list(dict.fromkeys(tp.topic for tp in one.offsets))
         table.add_row(one.group_id, one.state, names, len(one.members), one.lag)
-    table.print(if_empty=f"{name_of(cluster)} has no consumer groups; it is {where}.")
+    table.print(if_empty=f"{cluster.address} has no consumer groups; it is {where}.")
 
 
 def _served_at(cluster: Cluster) -> str | None:
@@ -76,7 +90,7 @@ def _served_at(cluster: Cluster) -> str | None:
     return None if running is None else running.bootstrap_servers
 
 
-def find_group(cluster: Cluster, group_id: str) -> ConsumerGroup:
+def _find_group(cluster: Cluster, group_id: str) -> ConsumerGroup:
     """Return the consumer group with this id, or raise an error that names the existing ones.
 
     Raises:
@@ -85,7 +99,7 @@ def find_group(cluster: Cluster, group_id: str) -> ConsumerGroup:
     found = {one.group_id: one for one in cluster.groups()}
     if group_id not in found:
         raise ConfigError(
-            f"consumer group {group_id!r} does not exist in {name_of(cluster)}; its groups: "
+            f"consumer group {group_id!r} does not exist in {cluster.address}; its groups: "
             f"{', '.join(found) or 'none'}"
         )
     return found[group_id]
@@ -195,26 +209,13 @@ def delete(
     A group that has members is refused. A server of PATH may run: it is asked to do it. PATH may be HOST:PORT of a real cluster.
     """
     cluster = open_readable(path, client, None)
-    found = {name: find_group(cluster, name) for name in names}
-    for group in found.values():
+    chosen = {name: _find_group(cluster, name) for name in names}
+    found = {}
+    for name, group in chosen.items():
         _ensure_idle(cluster, group)
-    held = {
-        name: counted(
-            sum(one.committed_offset is not None for one in group.offsets.values()), "offset"
-        )
-        for name, group in found.items()
-    }
-    if not (yes or dry_run):
-        lines = [f"group {name}: {summary}" for name, summary in held.items()]
-        confirm(lines, "delete", "deleted", LOOK)
-    for name, group in found.items():
-        if not dry_run:
-            cluster.delete_group(name)
-        if as_json:
-            print_json({**_group_as_json(group), "deleted": not dry_run})
-        else:
-            outcome = "would be deleted" if dry_run else "deleted"
-            print_line(visible(f"group {name} {outcome}: {held[name]}"))
+        held = sum(one.committed_offset is not None for one in group.offsets.values())
+        found[name] = counted(held, "offset"), _group_as_json(group)
+    delete_each("group", found, cluster.delete_group, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _ensure_idle(cluster: Cluster, group: ConsumerGroup) -> None:
@@ -224,7 +225,7 @@ def _ensure_idle(cluster: Cluster, group: ConsumerGroup) -> None:
         GroupNotEmptyError: it has.
     """
     if group.members or group.state not in _WITHOUT_MEMBERS:
-        raise GroupNotEmptyError(group.group_id, name_of(cluster))
+        raise GroupNotEmptyError(group.group_id, cluster.address)
 
 
 def _offsets_of_idle_group(
@@ -239,7 +240,7 @@ def _offsets_of_idle_group(
     """
     known = next((one for one in cluster.groups() if one.group_id == group_id), None)
     if known is None:
-        return {} if topics else find_group(cluster, group_id).offsets
+        return {} if topics else _find_group(cluster, group_id).offsets
     _ensure_idle(cluster, known)
     return known.offsets
 
@@ -325,27 +326,90 @@ def _print_group(group: ConsumerGroup, where: str) -> None:
         members.print()
 
 
-def print_offsets_of_group(cluster: Cluster, topic: str, group_id: str, as_json: bool) -> None:
-    """Print a line for each partition of a topic: committed offset, next offset and lag of a group."""
+def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
+    """Parse a time in ms or ISO 8601, or "earliest", "latest" or "max-timestamp" in place of one."""
+    if text in (*_EDGES, "max_timestamp"):
+        return text.replace("-", "_")
+    return time_ms(text, *_EDGES)  # never negative, as what stands for the words is
+
+
+@click.command(
+    epilog=examples(
+        "kbatch offsets my-cluster readings --time 2024-10-25T08:00:00+02:00",
+        "kbatch offsets my-cluster readings --group billing",
+    )
+)
+@path_argument
+@topic_argument
+@click.option("--time", "wanted", metavar="TIME", callback=_time_or_edge, default="latest", show_default=True, help=f"earliest, latest, max-timestamp, or a time: {TIME_HELP}.")  # fmt: skip
+@click.option(
+    "--group", "-g", metavar="GROUP", help="Print this consumer group's committed offsets instead."
+)
+@isolation_level_option
+@foreign_end_option
+@client_options
+@json_option
+def offsets(
+    path: str,
+    topic: str,
+    wanted: int | str,
+    group: str | None,
+    isolation_level: str,
+    foreign_end: str | None,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    """Find offsets of TOPIC by time, or of a consumer group.
+
+    For each partition, that is the first offset whose record has the given time or a later one.
+
+    A line has partition, offset and the record's time, separated by tabs; "-" where there is none.
+    latest stands for the offset of the next record, max-timestamp for the record with the largest time.
+
+    With --group, a line has partition, committed offset, the offset of the next record, and the lag, which
+    is the difference; "-" where the group has committed nothing. PATH may be HOST:PORT of a real cluster.
+    """
+    refuse_beside("--group", group, "--time", "--isolation-level")
+    cluster = open_readable(path, client, foreign_end)
+    rows = (
+        _offsets_by_time(cluster, topic, wanted, isolation_level)
+        if group is None
+        else _offsets_of_group(cluster, topic, group)
+    )
+    for row in rows:
+        if as_json:
+            print_json(row)
+        else:
+            print_line("\t".join(map(text_of, row.values())))
+
+
+def _offsets_by_time(
+    cluster: Cluster, topic: str, wanted: int | str, isolation_level: str
+) -> Iterator[dict[str, Any]]:
+    asked = dict.fromkeys(cluster.partitions(topic), wanted)
+    found = cluster.list_offsets(asked, isolation_level=isolation_level)
+    for tp, record in sorted(found.items()):
+        offset, timestamp = record or (None, -1)
+        yield {"partition": tp.partition, "offset": offset, "timestamp": iso_time(timestamp)}
+
+
+def _offsets_of_group(cluster: Cluster, topic: str, group_id: str) -> Iterator[dict[str, Any]]:
+    """Yield for each partition of a topic a group's committed offset, the next one and the lag."""
     if not cluster.has("groups"):
         raise ConfigError(
             f"no consumer groups are kept in {cluster.address}; --group is for a cluster in a "
             "folder, or a real one"
         )
     partitions = cluster.partitions(topic)
-    group = find_group(cluster, group_id)
+    group = _find_group(cluster, group_id)
     ends = cluster.list_offsets(
         dict.fromkeys(partitions, "latest"), isolation_level="read_uncommitted"
     )
     for tp in partitions:
         one, end = group.offsets.get(tp), ends[tp]
-        row = {
+        yield {
             "partition": tp.partition,
             "committed_offset": one and one.committed_offset,
             "log_end_offset": end and end.offset,
             "lag": one and one.lag,
         }
-        if as_json:
-            print_json(row)
-        else:
-            print_line("\t".join(map(text_of, row.values())))

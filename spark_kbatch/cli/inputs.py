@@ -187,21 +187,25 @@ def _keys_in(lines: pa.Array, block: bytes, field: str) -> tuple[pa.Array, str]:
 
 def _fields_by_arrow(block: bytes, field: str, kind: pa.DataType) -> pa.Array | None:
     """Return a field of each JSON object in a block of lines; None if it is not of this type everywhere."""
-    from pyarrow import json as arrow_json  # noqa: PLC0415  takes long to import
-
-    options = arrow_json.ParseOptions(
-        explicit_schema=pa.schema({field: kind}), unexpected_field_behavior="ignore"
-    )
     try:
-        pa.array([block], pa.large_binary()).cast(pa.large_string())  # fails if it is not UTF-8
-        table = arrow_json.read_json(
-            pa.BufferReader(block),
-            read_options=arrow_json.ReadOptions(block_size=_BLOCK),
-            parse_options=options,
-        )
+        return _objects_in(block, pa.schema({field: kind}), others="ignore")[field].combine_chunks()
     except pa.ArrowInvalid:
         return None
-    return table[field].combine_chunks()
+
+
+def _objects_in(block: bytes, schema: pa.Schema, *, others: str) -> pa.Table:
+    """Parse JSON objects in lines; other fields are an "error", or to "ignore".
+
+    Raises ArrowInvalid if a field is not of its type, or the block not UTF-8.
+    """
+    from pyarrow import json as arrow_json  # noqa: PLC0415  takes long to import
+
+    pa.array([block], pa.large_binary()).cast(pa.large_string())  # fails if it is not UTF-8
+    return arrow_json.read_json(
+        pa.BufferReader(block),
+        arrow_json.ReadOptions(block_size=_BLOCK),
+        arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others),
+    )
 
 
 def _key_in(line: bytes, field: str) -> bytes | None:
@@ -344,20 +348,10 @@ def _parsed(block: bytes, names: Mapping[str, str], *, is_strict: bool) -> pa.Re
 def _parsed_by_arrow(
     block: bytes, names: Mapping[str, str], *, is_strict: bool
 ) -> pa.RecordBatch | None:
-    from pyarrow import json as arrow_json  # noqa: PLC0415  takes long to import
-
     schema = {source: _IN_JSON.get(name, pa.string()) for name, source in names.items()}
-    options = arrow_json.ParseOptions(
-        explicit_schema=pa.schema({**schema, **(_NOT_WRITTEN if is_strict else {})}),
-        unexpected_field_behavior="error" if is_strict else "ignore",
-    )
+    known = pa.schema({**schema, **(_NOT_WRITTEN if is_strict else {})})
     try:
-        pa.array([block], pa.large_binary()).cast(pa.large_string())  # fails if it is not UTF-8
-        table = arrow_json.read_json(
-            pa.BufferReader(block),
-            read_options=arrow_json.ReadOptions(block_size=_BLOCK),
-            parse_options=options,
-        )
+        table = _objects_in(block, known, others="error" if is_strict else "ignore")
         if not _is_one_a_line(block, table.num_rows):
             return None
         arrays = {
@@ -390,7 +384,7 @@ def _is_one_a_line(block: bytes, objects: int) -> bool:
 
 
 def _usable(name: str, column: pa.Array) -> pa.Array:
-    """Convert a parsed JSON column to the type that `send_arrow` takes.
+    """Convert a parsed column, of JSON or of texts, to the type that `send_arrow` takes.
 
     Raises ArrowInvalid where that needs a closer look.
     """
@@ -690,12 +684,10 @@ def _converted(names: Mapping[str, str], batch: pa.RecordBatch) -> tuple[pa.Reco
 def _of_texts(name: str, texts: pa.Array) -> pa.Array:
     from pyarrow import compute  # noqa: PLC0415  takes long to import
 
-    if name == "partition":
-        return _partitions(texts)
-    if name == "timestamp":
-        return _milliseconds(texts)
-    if name != "headers" or texts.null_count == len(texts):
-        return texts if name != "headers" else pa.nulls(len(texts), HEADERS_TYPE)
+    if name != "headers":
+        return _usable(name, texts)
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), HEADERS_TYPE)
     objects = compute.binary_join_element_wise('{"h":', texts.fill_null("null"), "}", "")
     lines = compute.binary_join(pa.ListArray.from_arrays([0, len(objects)], objects), "\n")
     found = _parsed_by_arrow(lines[0].as_py().encode(), {"headers": "h"}, is_strict=True)

@@ -1,4 +1,8 @@
-"""Tables, JSON and lines on stdout, with everything escaped that is not printable.
+"""What a command shows and asks: tables, JSON and lines; questions and progress bars on stderr.
+
+Everything is escaped that is not printable. A command that deletes something or gives it up asks
+first: on a terminal, and elsewhere `--yes` answers. There are no progress bars where stderr is no
+terminal.
 
     stdout is         a table is
     a terminal        drawn; a row below the other, heading by heading, where it is too narrow
@@ -9,20 +13,21 @@ Numbers and times are never cut and never folded.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import datetime
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import click
 
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.terminal import cell, may_be_terminal, to_json, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
+
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _FOLDED = 12  # the least width to which text is folded
@@ -64,26 +69,18 @@ def text_of(value: Any) -> str:
     return str(value)
 
 
-def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
-    """Return a record's key or value for JSON: text, or {"base64": ...} if it is not UTF-8."""
-    try:
-        return None if data is None else data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data or b"").decode()}
-
-
 def is_terminal() -> bool:
     """Return True if stdout is a terminal, or is to be taken for one (FORCE_COLOR)."""
     return _console() is not None
 
 
-def _console() -> Console | None:
-    """Return the terminal that stdout is; None, without importing rich, if it is none."""
-    if not may_be_terminal(sys.stdout):
+def _console(*, stderr: bool = False) -> Console | None:
+    """Return the terminal that stdout or stderr is; None, without importing rich, if it is none."""
+    if not may_be_terminal(sys.stderr if stderr else sys.stdout):
         return None
     from rich.console import Console  # noqa: PLC0415  takes as long as a whole short command
 
-    console = Console()
+    console = Console(stderr=stderr)
     return console if console.is_terminal else None
 
 
@@ -213,3 +210,101 @@ def whole_pipe() -> Iterator[None]:
     except BrokenPipeError:
         # What is left in buffers would raise again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+LOOK = ", or --dry-run to look only"  # of `confirm`
+
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+
+
+def confirm(lines: Iterable[str], verb: str, done: str, look: str = "") -> None:
+    """Print what would be lost, and ask for confirmation; end the command unless the answer is yes.
+
+    Args:
+        lines: what would be lost.
+        verb: what is asked for, such as "delete".
+        done: the same as done, such as "deleted".
+        look: how to look only, as the end of the error's sentence.
+
+    Raises:
+        ConfigError: stdin is no terminal, so no one can answer: what it holds is not meant as an answer.
+    """
+    for line in lines:
+        click.echo(visible(line), err=True)
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"nothing was {done}: stdin is no terminal, so the question whether to {verb} cannot be asked; "
+            f"give --yes to {verb}{look}"
+        )
+    click.confirm(f"{verb.capitalize()}?", abort=True, err=True)
+
+
+def delete_each(
+    noun: str,
+    found: Mapping[str, tuple[str, Mapping[str, Any]]],
+    delete: Callable[[str], object],
+    *,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Delete things by their names, after the question, and print each; or with `dry_run` only print.
+
+    Args:
+        noun: what they are, such as "topic".
+        found: by name, what is lost as text, and what is printed with `as_json`.
+        delete: deletes one.
+        yes: whether not to ask.
+        dry_run, as_json: as the options.
+
+    Raises:
+        ConfigError: as `confirm`.
+    """
+    if not (yes or dry_run):
+        lines = (f"{noun} {name}: {lost}" for name, (lost, _) in found.items())
+        confirm(lines, "delete", "deleted", LOOK)
+    for name, (lost, row) in found.items():
+        if not dry_run:
+            delete(name)
+        if as_json:
+            print_json({**row, "deleted": not dry_run})
+        else:
+            outcome = "would be deleted" if dry_run else "deleted"
+            print_line(visible(f"{noun} {name} {outcome}: {lost}"))
+
+
+class OnProgress(Protocol):
+    """Callback that reports how much of a long task is done."""
+
+    def __call__(self, completed: float, total: float | None, text: str) -> None:
+        """Show how much is completed, as a share if the total is known, and a text beside it."""
+
+
+def unshown(completed: float, total: float | None, text: str) -> None:
+    """Show nothing: the update function where there is no progress bar."""
+
+
+@contextlib.contextmanager
+def progress_bar(what: str, *, hidden: bool = False) -> Iterator[OnProgress]:
+    """Show a progress bar with the time left; yield its update function, `unshown` if none is shown."""
+    console = None if hidden else _console(stderr=True)
+    if console is None or console.is_dumb_terminal:
+        yield unshown
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[text]}", markup=False),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    ) as shown:
+        task = shown.add_task(visible(what), total=None, text="")
+
+        def update(completed: float, total: float | None, text: str) -> None:
+            shown.update(task, total=total, completed=completed, text=text)
+
+        yield update

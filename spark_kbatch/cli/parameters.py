@@ -1,10 +1,23 @@
-"""Options that several commands share, and how they are parsed."""
+r"""Options that several commands share, and how they are parsed; Java properties files.
+
+    # a comment; so is a line that starts with !
+    security.protocol=SASL_SSL          key and value are separated by =, : or spaces
+    sasl.jaas.config=a.b.Module required \
+        username="alice";               a backslash continues a line, whose indentation is left out
+    ssl.key.password=\u00e9\t\\         escapes, in keys too
+
+A file is in ISO 8859-1, as for Java, so that it means the same here and there. Nothing of a file is repeated in an
+error: it may hold secrets.
+
+Source: java.util.Properties.load.
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +25,6 @@ import click
 from click.core import ParameterSource
 
 from spark_kbatch.cli.output import iso_time_ms
-from spark_kbatch.cli.properties import read_properties
 from spark_kbatch.model import INT_MAX, IsolationLevel
 from spark_kbatch.options import arguments
 from spark_kbatch.options.write import FOREIGN_ENDS, MAX_DECOMPRESSED_BATCH_BYTES
@@ -139,20 +151,90 @@ def time_given(
     _context: click.Context, _parameter: click.Parameter, text: str | None
 ) -> int | None:
     """Parse the time that an option takes into ms."""
-    if text is None:
-        return None
-    found = time_ms(text)
-    if found is None or found < 0:
-        raise click.BadParameter(
-            f"{text!r} is not a time since 1970; accepted: milliseconds, or a time such as 2024-10-25T08:00:00Z"
-        )
-    return found
+    return None if text is None else time_ms(text)
 
 
-def time_ms(text: str) -> int | None:
-    """Parse a time in ms or ISO 8601 (UTC unless it has a zone) into ms; return None if it is neither."""
+def time_ms(text: str, *words: str) -> int:
+    """Parse a time in ms or ISO 8601 (UTC unless it has a zone) into ms.
+
+    Args:
+        text: to parse.
+        words: that are accepted in place of a time, for the error.
+
+    Raises:
+        click.BadParameter: it is neither, or before 1970.
+    """
     if text.isascii() and text.isdigit():
         if arguments.looks_like_seconds(int(text)):
             logger.warning("%s", arguments.in_seconds("time", int(text)))
         return int(text)
-    return iso_time_ms(text)
+    found = iso_time_ms(text)
+    if found is None or found < 0:
+        accepted = ", ".join([*words, "milliseconds", "or a time such as 2024-10-25T08:00:00Z"])
+        raise click.BadParameter(f"{text!r} is not a time since 1970; accepted: {accepted}")
+    return found
+
+
+ENCODING = "iso-8859-1"
+
+_SPACE = " \t\f"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPE = re.compile(r"\\(u([0-9A-Fa-f]{4})|.)", re.DOTALL)
+_KEY = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*", re.DOTALL)
+
+
+def read_properties(path: str) -> dict[str, str]:
+    r"""Return the settings in a properties file; of a key that is set twice, the last value.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: a \u is not followed by four hexadecimal digits; names the line.
+    """
+    return dict(parse_properties(Path(path).read_text(ENCODING)))
+
+
+def parse_properties(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the keys and values in the text of a properties file.
+
+    Raises the errors of `read_properties`.
+    """
+    for number, line in _lines(text):
+        found = _KEY.match(line)
+        assert found is not None
+        yield _unescaped(found[1], number), _unescaped(line[found.end() :], number)
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield a properties file's logical lines, continuations joined, with their line numbers."""
+    joined, first = "", 0
+    for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):
+        line = natural.lstrip(_SPACE)
+        if not first:
+            if not line or line[0] in "#!":
+                continue
+            first = number
+        joined += line
+        if _is_continued(line):
+            joined = joined[:-1]
+            continue
+        yield first, joined
+        joined, first = "", 0
+    if first:
+        yield first, joined
+
+
+def _is_continued(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _unescaped(text: str, line: int) -> str:
+    def plain(found: re.Match[str]) -> str:
+        if found[2]:
+            return chr(int(found[2], 16))
+        if found[1] == "u":
+            raise ValueError(
+                f"line {line} has a \\u that is not followed by four hexadecimal digits"
+            )
+        return _ESCAPES.get(found[1], found[1])
+
+    return _ESCAPE.sub(plain, text)

@@ -24,8 +24,7 @@ import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.cli.parameters import client_properties_given, properties_of
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.opening.readers import open_for_reading, open_reader
-from spark_kbatch.opening.writes import cluster_to_write
+from spark_kbatch.opening.stores import cluster_to_write, open_for_reading, open_reader
 from spark_kbatch.options.paths import bucket_scheme, is_in_memory
 from spark_kbatch.options.remote import is_address
 from spark_kbatch.terminal import visible
@@ -200,16 +199,6 @@ def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str | N
     """Return a reader of record ranges for the topics at PATH."""
     ensure_goes_with(path, client)
     return open_reader(path, foreign_end=foreign_end, client=client)
-
-
-def is_remote(cluster: Cluster) -> bool:
-    """Return True if a cluster is a real one over the network, and not a folder."""
-    return cluster.is_remote
-
-
-def name_of(cluster: Cluster) -> str:
-    """Return a cluster's path, bootstrap servers or URL, as output names it."""
-    return cluster.address
 
 
 def ensure_goes_with(path: str, client: Mapping[str, str]) -> None:

@@ -21,16 +21,21 @@ from spark_kbatch.cli.inputs import (  # fmt: skip
     format_of,
     read_records,
 )
-from spark_kbatch.cli.output import counted, print_json, print_line
+from spark_kbatch.cli.output import (
+    OnProgress,
+    counted,
+    print_json,
+    print_line,
+    progress_bar,
+    unshown,
+)
 from spark_kbatch.cli.parameters import examples, json_option, settings_given
 from spark_kbatch.cli.paths import (
     client_options,
-    name_of,
     open_cluster,
     path_argument,
     topic_argument,
 )
-from spark_kbatch.cli.progress import OnProgress, progress_bar, unshown
 from spark_kbatch.cli.stopping import end_as_interrupted
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import (
@@ -224,7 +229,7 @@ def _with_creation(
     """Return an error that says how the topic is created, if that is what is missing."""
     with contextlib.suppress(KBatchError, OSError):
         if topic == _COLUMN_TOPIC or topic not in cluster.topic_names(internal=True):
-            how = f"`kbatch create-topic {name_of(cluster)} {topic}` creates it"
+            how = f"`kbatch create-topic {cluster.address} {topic}` creates it"
             how = (
                 "`kbatch create-topic` creates it"
                 if topic == _COLUMN_TOPIC

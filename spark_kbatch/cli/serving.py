@@ -19,7 +19,7 @@ from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import examples, json_option, settings_given
 from spark_kbatch.cli.paths import folder_argument
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.opening.writes import cluster_to_write
+from spark_kbatch.opening.stores import cluster_to_write
 from spark_kbatch.options.server import ServerConfig, parse_address
 from spark_kbatch.options.topic import PARTITIONS_MAX, REPLICATION_FACTOR_MAX, topic_key
 from spark_kbatch.terminal import visible

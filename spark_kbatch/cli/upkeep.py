@@ -6,19 +6,24 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_kbatch import Cluster, Commit
-from spark_kbatch.cli.confirming import LOOK, confirm, dry_run_option, yes_option
 from spark_kbatch.cli.output import (
+    LOOK,
     Table,
+    confirm,
     counted,
+    dry_run_option,
     iso_time,
     print_json,
     print_line,
+    progress_bar,
+    unshown,
+    yes_option,
 )
 from spark_kbatch.cli.parameters import examples, json_option, refuse_beside
 from spark_kbatch.cli.paths import (
@@ -29,11 +34,9 @@ from spark_kbatch.cli.paths import (
     open_cluster,
     stored_argument,
 )
-from spark_kbatch.cli.progress import progress_bar, unshown
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import NO_PARTITION, TopicPartition
-from spark_kbatch.opening.readers import open_for_reading
-from spark_kbatch.opening.writes import given_up_by_restore
+from spark_kbatch.opening.stores import given_up_by_restore, open_for_reading
 from spark_kbatch.options.object_store import parse_store_options
 from spark_kbatch.options.paths import bucket_scheme
 from spark_kbatch.options.write import STAGING_RETENTION_MS
@@ -69,60 +72,64 @@ def gc(
         garbage = Cluster(path).collect_garbage(
             names or None, staging_retention_ms=staging_retention_ms, dry_run=dry_run
         )
-    deletions = [(tp, d) for tp, d in garbage.partitions.items() if d.segments or d.files]
-    if as_json:
-        for tp, deletion in deletions:
-            print_json({"topic": tp.topic, "partition": tp.partition, **deletion._asdict()})
-        for abandoned in garbage.abandoned_jobs:
-            print_json(abandoned._asdict())
-        for path_kept, why in garbage.not_removed:
-            print_json({"not_removed": str(path_kept), "why": why})
-        for deleted in garbage.deleted_topics:
-            print_json({"deleted_topic": deleted.topic, "topic_id": deleted.topic_id})
-        for name, why in garbage.damaged_topics.items():
-            print_json({"damaged_topic": name, "why": why})
-        for one in garbage.waiting:
-            print_json({"waiting": one.what, **dict(zip(one._fields[1:], one[1:], strict=True))})
-        for tp, why in garbage.skipped.items():
+    for row, lines in _garbage_told(garbage, dry_run=dry_run):
+        if as_json:
+            print_json(row)
+        else:
+            for line in lines:
+                print_line(visible(line))
+    has_deleted = (
+        any(one.segments or one.files for one in garbage.partitions.values())
+        or garbage.abandoned_jobs
+        or garbage.deleted_topics
+    )
+    if not (as_json or has_deleted or garbage.damaged_topics or garbage.skipped):
+        print_line("Nothing to delete yet." if garbage.waiting else "Nothing to delete.")
+    for tp, why in garbage.skipped.items():
+        if as_json:
             print_json({"skipped": str(tp), "why": why})
-        _exit_if_skipped(garbage)
-        return
+        else:
+            click.echo(visible(f"kbatch: {tp} is skipped: {why}"), err=True)
+    if garbage.skipped or garbage.damaged_topics:
+        sys.exit(1)
+
+
+def _garbage_told(
+    garbage: Garbage, *, dry_run: bool
+) -> Iterator[tuple[dict[str, Any], Sequence[str]]]:
+    """Yield what is deleted or kept, each as an object for JSON and as lines."""
     outcome = "would be deleted" if dry_run else "deleted"
-    for tp, deletion in deletions:
+    for tp, deletion in garbage.partitions.items():
+        lines = []
         if deletion.segments:
             gone = (
                 f"{counted(len(deletion.segments), 'segment')} of {deletion.size_in_bytes:,} bytes"
             )
             start = "would start" if dry_run else "starts"
             first = f"it {start} at offset {deletion.log_start_offset}"
-            print_line(visible(f"{tp}: {gone} {outcome}; {first}"))
+            lines.append(f"{tp}: {gone} {outcome}; {first}")
         if deletion.files:
             files = f"{counted(len(deletion.files), 'file')} of segments deleted earlier"
-            print_line(visible(f"{tp}: {files} {outcome}"))
+            lines.append(f"{tp}: {files} {outcome}")
+        if lines:
+            yield {"topic": tp.topic, "partition": tp.partition, **deletion._asdict()}, lines
     for abandoned in garbage.abandoned_jobs:
         days = abandoned.age_ms / 86_400_000
         staged = f"staged by {abandoned.transaction}, {days:.1f} days ago"
-        print_line(visible(f"{staged}: {abandoned.size_in_bytes:,} bytes {outcome}"))
-    for path_kept, why in garbage.not_removed:
-        print_line(visible(f"{path_kept} not deleted: {why}"))
+        yield abandoned._asdict(), [f"{staged}: {abandoned.size_in_bytes:,} bytes {outcome}"]
+    for path, why in garbage.not_removed:
+        yield {"not_removed": str(path), "why": why}, [f"{path} not deleted: {why}"]
     for deleted in garbage.deleted_topics:
-        print_line(visible(f"files of the deleted topic {deleted.topic} {outcome}"))
+        line = f"files of the deleted topic {deleted.topic} {outcome}"
+        yield {"deleted_topic": deleted.topic, "topic_id": deleted.topic_id}, [line]
     for name, why in garbage.damaged_topics.items():
-        print_line(visible(f"topic {name} is left out: {why}"))
+        yield {"damaged_topic": name, "why": why}, [f"topic {name} is left out: {why}"]
     for one in garbage.waiting:
-        print_line(visible(_kept(one)))
-    done = deletions or garbage.abandoned_jobs or garbage.deleted_topics
-    if not (done or garbage.damaged_topics or garbage.skipped):
-        print_line("Nothing to delete yet." if garbage.waiting else "Nothing to delete.")
-    for tp, why in garbage.skipped.items():
-        click.echo(visible(f"kbatch: {tp} is skipped: {why}"), err=True)
-    _exit_if_skipped(garbage)
-
-
-def _exit_if_skipped(garbage: Garbage) -> None:
-    """End with exit code 1 if garbage was not collected everywhere because of a failure."""
-    if garbage.skipped or garbage.damaged_topics:
-        sys.exit(1)
+        row: dict[str, Any] = {
+            "waiting": one.what,
+            **dict(zip(one._fields[1:], one[1:], strict=True)),
+        }
+        yield row, [_kept(one)]
 
 
 def _kept(waiting: Waiting) -> str:

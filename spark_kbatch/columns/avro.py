@@ -18,10 +18,9 @@ from spark_kbatch.options.registry import RegistryOptions
 from spark_kbatch.terminal import to_json
 from spark_kbatch.values.avro_decoder import AvroDecoder
 from spark_kbatch.values.avro_schema import PrimitiveSchema, Schema
-from spark_kbatch.values.decoded import DecodedValues
+from spark_kbatch.values.decoded import DecodedValues, plain
 from spark_kbatch.values.flat import strings_of
 from spark_kbatch.values.framing import NO_SCHEMA_ID, schema_ids_of
-from spark_kbatch.values.plain import plain
 
 _MINUTE_MS = 60_000
 _LARGER = 16  # times than in a column is a value as a Python object

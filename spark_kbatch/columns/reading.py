@@ -39,7 +39,7 @@ from spark_kbatch.options.values import (
 if TYPE_CHECKING:
     from spark_kbatch.registry.schemas import RegisteredSchema
     from spark_kbatch.values.avro_schema import Schema
-    from spark_kbatch.values.projection import Wanted
+    from spark_kbatch.values.layout import Wanted
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class PinnedText:
         self, registry: RegistryOptions | None, new: Iterable[NewSchema] = ()
     ) -> TypedColumn:
         """Return what makes the column of bytes."""
-        from spark_kbatch.values.text_decoder import TextDecoder  # noqa: PLC0415  loads the kernels
+        from spark_kbatch.values.decoded import TextDecoder  # noqa: PLC0415  loads the kernels
 
         return TextDecoder()
 
@@ -113,7 +113,7 @@ class PinnedAvro:
 
     def _reader_schema(self) -> Schema:
         from spark_kbatch.columns.schemas import parsed  # noqa: PLC0415  planning without a format
-        from spark_kbatch.values.projection import project  # noqa: PLC0415  likewise
+        from spark_kbatch.values.layout import project  # noqa: PLC0415  likewise
 
         return project(parsed(self.reader), self.wanted, renames=self.renames)
 
@@ -200,7 +200,7 @@ def _pinned_column(
 def _pinned_avro(column: ColumnOptions, options: ValueOptions, wanted: Wanted | None) -> PinnedAvro:
     from spark_kbatch.columns.schemas import chosen_schema, new_versions  # noqa: PLC0415
     from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  imports urllib3
-    from spark_kbatch.values.projection import wanted_fields  # noqa: PLC0415
+    from spark_kbatch.values.layout import wanted_fields  # noqa: PLC0415
 
     reader = chosen_schema(column, options.registry)
     known: list[RegisteredSchema] = []
@@ -231,7 +231,7 @@ def read_as(text: Any, registry: Any, keywords: Mapping[str, Any], topics: Any) 
     typed = columns.typed(remedy=IN_ARGUMENTS)
     if not text:
         return typed
-    from spark_kbatch.values.text_decoder import TextDecoder  # noqa: PLC0415  loads the kernels
+    from spark_kbatch.values.decoded import TextDecoder  # noqa: PLC0415  loads the kernels
 
     decoder = TextDecoder("strict" if text is True else "replace")
     names = [name for name in COLUMNS if name not in typed.by_name]

@@ -150,7 +150,7 @@ def schema_to_write(
 
 
 def _schema_of_columns(column: ColumnOptions, kind: pa.DataType) -> RegisteredSchema:
-    from spark_kbatch.values.derivation import derived, record_name  # noqa: PLC0415  for these alone
+    from spark_kbatch.values.layout import derived, record_name  # noqa: PLC0415  for these alone
 
     name = column.record_name or record_name(column.subject)
     try:

@@ -7,12 +7,9 @@ Module by module:
 
     same_topic      reads that fail once their topic is another one; the part of a source that follows from the rest
     topic_reader    plans and reads over a source; topics as users read them in Python
-    planning        which partitions to read, from where to where; times become offsets
+    planning        which partitions to read, from where to where; what if records are gone
     splits          large ranges, divided among tasks
     reading         the records of one range, and as rows, in Spark and without
-    offset_bounds   start and end of a read in plain Python
-    data_loss       what happens to a read whose records are gone
-    stream_limits   how much a micro-batch takes
     stream_planner  start and end of the next micro-batch, while topics come and go; its checkpoint
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetReaderAdmin.scala, KafkaDataConsumer.scala.

@@ -11,8 +11,12 @@
 EARLIEST and LATEST are looked up that late so that a plan which is used again sees what was written
 since. Everything looked up for one plan is as of one moment.
 
+With `failOnDataLoss`, a read fails when offsets that it names are gone, or not there yet; otherwise
+it goes on. Offsets that never held a record for this reader are not lost: gaps left by compaction,
+markers, and data of aborted transactions.
+
 Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetReaderAdmin.scala, ConsumerStrategy.scala,
-KafkaBatchPartitionReader.scala.
+KafkaBatchPartitionReader.scala, KafkaDataConsumer.scala throwOnDataLoss, logOnDataLoss.
 """
 
 from __future__ import annotations
@@ -22,9 +26,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.errors import (
     ConfigError,
+    DataLossError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
@@ -49,11 +53,73 @@ from spark_kbatch.options.read import (
     Timestamps,
 )
 from spark_kbatch.record.header import NO_TIMESTAMP
-from spark_kbatch.store.source import LogView, TopicLookup
+from spark_kbatch.store.source import FoundTopic, LogView, TopicLookup
 
 logger = logging.getLogger(__name__)
 
 _NUMBERS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+class DataLoss:
+    """One read's reaction to lost data: fail, or warn and go on."""
+
+    def __init__(self, *, fail: bool) -> None:
+        self._fail = fail
+
+    def report(self, asked: str, left: str, why: str) -> None:
+        """Raise DataLossError, or, if data loss is accepted, log a warning and return.
+
+        Raises:
+            DataLossError: the read is to fail on data loss.
+        """
+        if self._fail:
+            left += ", which option 'failOnDataLoss' set to 'false' reads without this error"
+            raise DataLossError(asked, left, why)
+        logger.warning("%s; it is skipped", DataLossError(asked, left, why))
+
+    def offsets_gone(self, lost: OffsetRange, error: OffsetOutOfRangeError) -> None:
+        """Report offsets that a log does not hold; raises as `report`."""
+        topic_partition, start, end = lost
+        why = error.why or (
+            "they were deleted, by retention or on request"
+            if start < error.log_start_offset
+            else "the log ends before them; if the topic was recreated, its offsets restart at 0"
+        )
+        self.report(
+            f"{topic_partition} from offset {start} to {end}",
+            f"offsets {error.log_start_offset} to {error.log_end_offset}",
+            why,
+        )
+
+
+class TopicsLookedUp:
+    """A `TopicLookup` that remembers the ids of topics that it found; empty where there is none."""
+
+    def __init__(self, topics: TopicLookup) -> None:
+        self._topics = topics
+        self.ids: dict[str, str] = {}
+
+    def topic_names(self, *, internal: bool = False) -> Sequence[str]:
+        """Return the names of all topics, sorted."""
+        return self._topics.topic_names(internal=internal)
+
+    def existing_topics(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
+        """Return those of the named topics that exist."""
+        found = self._topics.existing_topics(names)
+        self.ids |= {name: one.topic_id for name, one in found.items()}
+        return found
+
+    def partitions(self, topic: str) -> Sequence[TopicPartition]:
+        """Return a topic's partitions, in order; raises UnknownTopicOrPartitionError."""
+        return self._topics.partitions(topic)
+
+    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
+        """Return views of these partitions' logs, all as of one moment."""
+        return self._topics.views(partitions)
+
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        """Return why a log does not show an offset below its start; empty if that is not known."""
+        return self._topics.why_gone(topic_partition, offset)
 
 
 def selected(

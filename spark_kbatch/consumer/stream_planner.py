@@ -35,22 +35,26 @@ as `initial`. Until Spark logs that end, only this run knows where they were.
 Spark compares offsets as text and runs an empty batch for any difference, so the order is fixed:
 topics by name, partitions by number, `@kbatch` last.
 
-Source: Spark connector/kafka-0-10-sql/.../KafkaMicroBatchStream.scala, KafkaOffsetReaderAdmin.scala
-getOffsetRangesFromResolvedOffsets; JsonUtils.scala, KafkaSourceOffset.scala.
+maxOffsetsPerTrigger, minOffsetsPerTrigger and maxTriggerDelay limit how much a micro-batch takes.
+They count offsets, not records: where transactions or compaction leave gaps there are fewer rows.
+
+Source: Spark connector/kafka-0-10-sql/.../KafkaMicroBatchStream.scala rateLimit, delayBatch;
+KafkaOffsetReaderAdmin.scala getOffsetRangesFromResolvedOffsets; JsonUtils.scala,
+KafkaSourceOffset.scala.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from spark_kbatch.consumer import planning, splits
-from spark_kbatch.consumer.data_loss import DataLoss
-from spark_kbatch.consumer.stream_limits import TriggerDelay, rate_limited
+from spark_kbatch.consumer.planning import DataLoss
 from spark_kbatch.errors import (
     ConfigError,
     DataLossError,
@@ -69,7 +73,7 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.options.read import ReadOptions, Subscribe
 from spark_kbatch.options.topic import ensure_valid_topic
-from spark_kbatch.store.source import FoundTopic, LogView, TopicLookup
+from spark_kbatch.store.source import LogView, TopicLookup
 
 logger = logging.getLogger(__name__)
 
@@ -258,9 +262,9 @@ class StreamPlanner:
         """Return the result of `ask`, and the topics' ids then; ask again if topics change meanwhile."""
         changed = ""
         for _ in range(_LOOKS_MAX):
-            topics = _WithIds(self._open_topics())
+            topics = _TopicsSeen(self._open_topics())
             try:
-                return ask(topics), topics.ids
+                return ask(topics), topics.seen
             except _ChangedError as error:
                 changed = str(error)
         raise KafkaStorageError(
@@ -401,6 +405,54 @@ class StreamPlanner:
                 raise DataLossError(f"{tp} up to offset {last}", self._left(edges), why)
 
 
+def rate_limited(
+    limit: int, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return end offsets for a micro-batch of about `limit` offsets, in proportion to partitions' backlogs.
+
+    A share below one is rounded up, so that a small partition does not starve; so the sum may exceed
+    the limit by the number of partitions.
+
+    Args:
+        limit: 1 or more.
+        start: next offset of every partition in `end`.
+        end: exclusive. A partition without new data keeps it, even if it lies before the start.
+    """
+    sizes = {tp: end[tp] - start[tp] for tp in end if end[tp] > start[tp]}
+    total = float(sum(sizes.values()))
+    limited = dict(end)
+    for topic_partition, size in sizes.items():
+        share = limit * (size / total)
+        taken = math.ceil(share) if share < 1 else math.floor(share)
+        limited[topic_partition] = min(end[topic_partition], start[topic_partition] + taken)
+    return limited
+
+
+class TriggerDelay:
+    """A delay of micro-batches: each waits for minOffsetsPerTrigger, but no longer than maxTriggerDelay.
+
+    The first one never waits.
+    """
+
+    def __init__(self, min_offsets: int, max_delay_ms: int) -> None:
+        self._min_offsets, self._max_delay_ms = min_offsets, max_delay_ms
+        self._last_trigger_ms: int | None = None
+
+    def waits(
+        self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], now_ms: int
+    ) -> bool:
+        """Return True if the micro-batch between these offsets has to wait for more data.
+
+        A partition that is not in `start` counts from offset 0.
+        """
+        last_ms = self._last_trigger_ms
+        if last_ms is not None and now_ms - last_ms < self._max_delay_ms:
+            if sum(end[tp] - start.get(tp, 0) for tp in end) < self._min_offsets:
+                return True
+        self._last_trigger_ms = now_ms
+        return False
+
+
 def _carried(start: StreamOffset, seen: Seen) -> Offsets | None:
     """Return where the query started, to be kept in its next offset; None once the query has read data.
 
@@ -432,42 +484,27 @@ class _ChangedError(Exception):
     """An error that a topic was deleted or recreated while its partitions were looked up."""
 
 
-class _WithIds:
-    """A wrapper around topics that records their ids when their logs are looked at."""
+class _TopicsSeen(planning.TopicsLookedUp):
+    """Topics that must stay the same while their logs are looked at; `seen` has their ids then."""
 
     def __init__(self, topics: TopicLookup) -> None:
-        self._topics = topics
-        self._ids: dict[str, str] = {}  # of topics whose partitions were found
-        self.ids: Mapping[str, str] = {}
-
-    def topic_names(self, *, internal: bool = False) -> Sequence[str]:
-        return self._topics.topic_names(internal=internal)
-
-    def partitions(self, topic: str) -> Sequence[TopicPartition]:
-        return self._topics.partitions(topic)
-
-    def existing_topics(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
-        found = self._topics.existing_topics(names)
-        self._ids |= {name: one.topic_id for name, one in found.items() if one.topic_id}
-        return found
+        super().__init__(topics)
+        self.seen: Mapping[str, str] = {}
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
         wanted = list(partitions)
         names = sorted({tp.topic for tp in wanted})
-        self.ids = {name: self._ids[name] for name in names if name in self._ids}
+        self.seen = {name: self.ids[name] for name in names if self.ids.get(name)}
         try:
-            views = self._topics.views(wanted)
+            views = super().views(wanted)
         except UnknownTopicOrPartitionError as error:
             raise _ChangedError(str(error)) from error
         after = self._topics.existing_topics(names)
-        if after.keys() != set(names) or self.ids != {
+        if after.keys() != set(names) or self.seen != {
             name: one.topic_id for name, one in after.items() if one.topic_id
         }:
             raise _ChangedError(", ".join(names))
         return views
-
-    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
-        return self._topics.why_gone(topic_partition, offset)
 
 
 KBATCH_KEY = "@kbatch"

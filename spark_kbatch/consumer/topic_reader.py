@@ -11,9 +11,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from spark_kbatch.consumer import offset_bounds, planning, splits
-from spark_kbatch.consumer.data_loss import DataLoss
-from spark_kbatch.consumer.offset_bounds import OffsetBound
+from spark_kbatch.consumer import planning, splits
+from spark_kbatch.consumer.planning import DataLoss
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -48,8 +47,13 @@ if TYPE_CHECKING:
 
     from spark_kbatch.consumer.rows import HeadersOf, TypedColumns
 
+
 # A name, several, or a pattern that is searched for in names.
 TopicChoice = str | Iterable[str] | re.Pattern[str]
+# An offset, a time, or a word.
+OneBound = int | str | datetime.datetime
+# Where a range starts or ends: for all partitions, or for each, by (topic, number), or by number in one topic.
+OffsetBound = OneBound | Mapping[Any, OneBound]
 
 
 class TopicReader:
@@ -339,18 +343,60 @@ class TopicReader:
         end: OffsetBound,
         isolation: IsolationLevel,
     ) -> list[OffsetRange]:
-        """Return the ranges from `start` to `end` of these partitions; raises as `offset_bounds.ranges`."""
+        """Return each partition's range of offsets to read, between the start and the end of a read.
 
-        def why_unreadable(tp: TopicPartition, offset: int) -> OffsetOutOfRangeError | None:
-            try:
-                self.source.fetch(tp, ReadRange(offset, 1, isolation))
-            except OffsetOutOfRangeError as error:
-                return error
-            return None
+        All partitions are checked, so that a bound which only some of them have fails before the
+        first record is read.
 
-        return offset_bounds.ranges(
-            views, start, end, isolation, why_unreadable, self.source.why_gone
-        )
+        Args:
+            views: of the partitions to read.
+            start: first offset to read, or "earliest"; or one for each partition. A time stands for
+                the first record with that time or a later one, or the end if there is none.
+            end: offset to stop before, or "latest"; or one for each partition; times as for `start`.
+            isolation: decides where a log ends.
+
+        Raises:
+            ConfigError: not a bound; or a start that is greater than the end.
+            OffsetOutOfRangeError: partitions do not hold these offsets, or all that they ended
+                before was overwritten; names all of them.
+        """
+        starts = _by_partition("start", start, "earliest", list(views))
+        ends = _by_partition("end", end, "latest", list(views))
+        given = {tp: end for tp, end in ends.items() if isinstance(end, int)}
+        from_start = {tp for tp in given if not isinstance(starts[tp], int)}
+        lacking = planning.overwritten(given, from_start, views, isolation, self.source.why_gone)
+        if lacking:
+            raise _of_all(lacking)
+        found = []
+        for tp, view in views.items():
+            log_start, log_end = view.offsets.log_start_offset, view.offsets.end_offset(isolation)
+            wanted = OffsetRange(
+                tp,
+                _resolved(starts[tp], log_start, view, log_end),
+                _resolved(ends[tp], log_end, view, log_end),
+            )
+            found.append(wanted)
+            if max(wanted.start, wanted.end) > log_end:
+                past = wanted.start if wanted.start > log_end else wanted.end
+                lacking.append(OffsetOutOfRangeError(str(tp), past, log_start, log_end))
+                continue
+            _ensure_ordered(wanted, starts[tp], ends[tp])
+            if wanted.start < min(log_start, wanted.end):
+                error = self._why_unreadable(tp, wanted.start, isolation)
+                lacking += [error] if error is not None else []
+        if lacking:
+            raise _of_all(lacking)
+        return found
+
+    def _why_unreadable(
+        self, topic_partition: TopicPartition, offset: int, isolation: IsolationLevel
+    ) -> OffsetOutOfRangeError | None:
+        """Return the error of an offset below the log start; None if it can still be read."""
+        try:
+            self.source.fetch(topic_partition, ReadRange(offset, 1, isolation))
+        except OffsetOutOfRangeError as error:
+            return error
+        return None
 
     def last_records(
         self,
@@ -452,30 +498,16 @@ class TopicReader:
         return self.source.list_offsets(times, isolation)
 
 
-class _TopicsPlanned:
-    """A `TopicLookup` that remembers the ids of topics whose partitions were looked up."""
+class _TopicsPlanned(planning.TopicsLookedUp):
+    """The topics of a source, for a plan that needs the ids of all that it names."""
 
     def __init__(self, source: Source) -> None:
+        super().__init__(source)
         self._source = source
-        self.ids: dict[str, str] = {}
 
-    def topic_names(self, *, internal: bool = False) -> list[str]:
-        return self._source.topic_names(internal=internal)
-
-    def partitions(self, topic: str) -> list[TopicPartition]:
+    def partitions(self, topic: str) -> Sequence[TopicPartition]:
         self.ids[topic] = self._source.topic(topic).topic_id
-        return self._source.partitions(topic)
-
-    def existing_topics(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
-        found = self._source.existing_topics(names)
-        self.ids |= {name: one.topic_id for name, one in found.items()}
-        return found
-
-    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
-        return self._source.views(partitions)
-
-    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
-        return self._source.why_gone(topic_partition, offset)
+        return super().partitions(topic)
 
 
 _EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
@@ -502,3 +534,89 @@ def _parse_times(wanted: Any) -> dict[TopicPartition, int]:
         except ConfigError:
             arguments.refuse(f"the time of {tp}", asked, accepts)
     return times
+
+
+_Bound = int | datetime.datetime | None  # None is the log's own start or end
+
+
+def _resolved(bound: _Bound, edge: int, view: LogView, log_end: int) -> int:
+    if isinstance(bound, datetime.datetime):
+        time_ms = max(arguments.time_ms("a bound", bound, up=True), 0)
+        record = view.offset_for_timestamp(time_ms, end_offset=log_end)
+        return log_end if record is None else record.offset
+    return edge if bound is None else bound
+
+
+def _by_partition(
+    name: str, bound: Any, word: str, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, _Bound]:
+    if not isinstance(bound, Mapping):
+        return dict.fromkeys(partitions, _one(name, bound, word))
+    topics = {tp.topic for tp in partitions}
+    given = {_partition(name, key, topics): one for key, one in bound.items()}
+    if given.keys() != set(partitions):
+        raise ConfigError(
+            f"{name} names the partitions {_listed(given)}, but what is read has {_listed(partitions)}: "
+            "name each partition that is read, and no other"
+        )
+    return {tp: _one(f"{name} of {tp}", given[tp], word) for tp in partitions}
+
+
+def _partition(name: str, key: Any, topics: set[str]) -> TopicPartition:
+    what = f"a partition in {name}"
+    if isinstance(key, tuple):
+        return arguments.topic_partition(what, key)
+    number = arguments.whole_number(what, key, 0, INT_MAX)
+    if len(topics) > 1:
+        arguments.refuse(what, key, 'partitions of several topics as ("topic", number)')
+    (topic,) = topics or {""}
+    return TopicPartition(topic, number)
+
+
+def _one(name: str, bound: Any, word: str) -> _Bound:
+    accepts = f"{word!r}, an offset from 0 on, or a time as a datetime with a time zone"
+    if isinstance(bound, datetime.datetime):
+        arguments.time_ms(name, bound)  # has a time zone
+        return bound
+    if isinstance(bound, str):
+        if bound != word:
+            arguments.refuse(name, bound, accepts)
+        return None
+    try:
+        return arguments.whole_number(name, bound, 0)
+    except ConfigError:
+        arguments.refuse(name, bound, accepts)
+
+
+def _ensure_ordered(wanted: OffsetRange, start: _Bound, end: _Bound) -> None:
+    if wanted.start <= wanted.end:
+        return
+    whence = (
+        ", where its log starts" if start is None
+        else f", by its time {start}" if isinstance(start, datetime.datetime)
+        else ""
+    )  # fmt: skip
+    until = f", by its time {end}" if isinstance(end, datetime.datetime) else ""
+    raise ConfigError(
+        f"start of {wanted.topic_partition} is {wanted.start}{whence}, after its end, {wanted.end}{until}; "
+        "give an end that is the same or greater"
+    )
+
+
+def _of_all(lacking: Sequence[OffsetOutOfRangeError]) -> OffsetOutOfRangeError:
+    """Return the first of several partitions' errors, with the others named in its text."""
+    first, *others = lacking
+    if not others:
+        return first
+    rest = ", ".join(
+        f"{other.topic_partition} ({other.log_start_offset} to {other.log_end_offset})"
+        for other in others
+    )
+    why = f"{first.why and f'{first.why}; '}out of range, too, in {rest}"
+    return OffsetOutOfRangeError(
+        first.topic_partition, first.offset, first.log_start_offset, first.log_end_offset, why=why
+    )
+
+
+def _listed(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions))) or "none"

@@ -51,7 +51,7 @@ from spark_kbatch.log.segment import (
 )
 from spark_kbatch.model import OffsetAndTimestamp
 from spark_kbatch.record.header import NO_TIMESTAMP, BatchHeader
-from spark_kbatch.record.times import times
+from spark_kbatch.record.scalar import times
 
 logger = logging.getLogger(__name__)
 

@@ -185,10 +185,10 @@ def _inspected(
     config: TopicConfig,
     now_ms: int,
 ) -> Accepted:
-    from spark_kbatch.record import inspection  # noqa: PLC0415  a server starts, and a log is read, without it
+    from spark_kbatch.record import codec  # noqa: PLC0415  a server starts, and a log is read, without it
 
     try:
-        times = inspection.inspect(data, header)
+        times = codec.inspect(data, header)
     except CorruptRecordError as error:
         raise InvalidRecordError(f"a batch for {topic_partition} is not sound: {error}") from None
     for timestamp in times:

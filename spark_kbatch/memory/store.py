@@ -46,7 +46,7 @@ from spark_kbatch.options.topic import (
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.record.header import MAGIC, BatchHeader, LogRead, assign, unpack
-from spark_kbatch.record.times import times
+from spark_kbatch.record.scalar import times
 from spark_kbatch.store.catalog import OwnCatalog
 from spark_kbatch.store.transport import Answer, SendRequest
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
 
-from spark_kbatch.consumer.offset_bounds import OffsetBound
-from spark_kbatch.consumer.topic_reader import TopicChoice, TopicReader
+from spark_kbatch.consumer.topic_reader import OffsetBound, TopicChoice, TopicReader
 from spark_kbatch.errors import (
     ClosedError,
     ConfigError,

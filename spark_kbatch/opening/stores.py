@@ -4,30 +4,46 @@ a folder                a cluster's, or, read-only, a real broker's logs
 HOST:PORT,...           a real cluster
 memory://NAME           topics in this process
 s3://BUCKET/PREFIX      a cluster in a bucket; also gs, abfss, az, and file+bucket for tests
+
+Over a store are the object that users get, the readers of Spark's tasks and streams, and a Spark
+job's write, which is begun on the driver. Nothing here imports pyspark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_kbatch.catalog.metadata import Metadata
+from spark_kbatch.clock import monotonic_ms
+from spark_kbatch.cluster import parts as folder_parts
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.foreign_store import ForeignStore
-from spark_kbatch.cluster.parts import FolderParts
+from spark_kbatch.consumer import planning
+from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files, LinkedFiles
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
+from spark_kbatch.opening.cluster import Cluster
+from spark_kbatch.options import arguments
 from spark_kbatch.options.object_store import StoreOptions, parse_store_options
 from spark_kbatch.options.paths import StrPath, absolute_path, bucket_scheme, is_in_memory
-from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience
+from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience, ReadOptions
 from spark_kbatch.options.remote import ClusterOptions, is_address, parse_client_options
+from spark_kbatch.options.write import WriteOptions, parse_foreign_end
+from spark_kbatch.store.job import WriteJob
 from spark_kbatch.store.os_errors import translating
+from spark_kbatch.store.reports import GivenUp
+from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Store
 
 if TYPE_CHECKING:
+    from spark_kbatch.bucket.polling import StreamPoll
     from spark_kbatch.bucket.store import BucketStore
+    from spark_kbatch.consumer.stream_planner import StreamPlanner
 
 
 def is_of_real_cluster(address: StrPath) -> bool:
@@ -82,13 +98,15 @@ def open_store(
     if bucket_scheme(address):
         return open_bucket(address, client=client, store=store, create=create, implied=implied)
     if create:
-        parts = FolderParts(address, create=True, log_dirs=log_dirs, files=files, implied=implied)
+        parts = folder_parts.FolderParts(
+            address, create=True, log_dirs=log_dirs, files=files, implied=implied
+        )
         return FolderStore(parts)
     logs = _broker_logs(address, foreign_end, files or LinkedFiles())
     if logs is not None:
         return logs
     try:
-        return FolderStore(FolderParts(address, log_dirs=log_dirs, files=files))
+        return FolderStore(folder_parts.FolderParts(address, log_dirs=log_dirs, files=files))
     except ConfigError as error:
         raise ConfigError(f"{error}; {WHAT_IS_LOOKED_FOR}") from None
 
@@ -127,3 +145,201 @@ def _broker_logs(path: StrPath, foreign_end: str | None, files: Files) -> Foreig
     if log_dir is None:
         return None
     return ForeignStore(metadata.path, log_dir, foreign_end=foreign_end)
+
+
+def open_place(
+    path: StrPath,
+    *,
+    create: bool,
+    log_dirs: str | Sequence[StrPath],
+    without_nodes: Collection[int] | None,
+    foreign_end: str | None,
+    store: Mapping[str, str] | None,
+) -> Cluster:
+    """Open the cluster, or a real broker's logs, at `path`; or connect to a real cluster.
+
+    Raises:
+        ConfigError: nothing is there, or the arguments do not go together; says what to do.
+    """
+    parse_foreign_end("foreign_end", foreign_end)
+    arguments.boolean("create", create)
+    if store is not None:
+        store = arguments.options("store", store, "store.endpoint")
+    if is_in_memory(path) or bucket_scheme(path):
+        if log_dirs != () or without_nodes is not None or foreign_end is not None:
+            raise ConfigError(
+                f"{path} takes no log_dirs, without_nodes or foreign_end: it has no files"
+            )
+        return Cluster.over(open_store(path, create=create, client=store, implied=False))
+    if store is not None:
+        raise ConfigError(f"store has options of a bucket's store, and {path!r} is no bucket's URL")
+    if create:
+        if isinstance(path, str) and is_address(path):
+            raise ConfigError(
+                f"path is {path!r}, which looks like the address of a real cluster, which is reached by "
+                f"spark_kbatch.connect({path!r}); a folder of this name is './{path}'"
+            )
+        return Cluster(path, create=True, log_dirs=log_dirs, without_nodes=without_nodes)
+    if without_nodes is not None:
+        raise ConfigError(
+            "without_nodes says what to give up in a restore; it goes with create=True"
+        )
+    if log_dirs != ():
+        raise ConfigError(
+            f"log_dirs is {arguments.shown(log_dirs)}, which says where a new cluster keeps its logs; it "
+            "goes with create=True"
+        )
+    if is_of_real_cluster(path):
+        if foreign_end is not None:
+            raise ConfigError("foreign_end is for a broker's log dir, not for a real cluster")
+        return connect(str(path), None, {})
+    return open_for_reading(path, foreign_end=foreign_end)
+
+
+def open_for_reading(
+    address: StrPath,
+    *,
+    foreign_end: str | None = None,
+    client: Mapping[str, Any] | None = None,
+    files: Files | None = None,
+) -> Cluster:
+    """Open what lies at an address as the object that users get; arguments and errors are those of `open_store`."""
+    return Cluster.over(open_store(address, foreign_end=foreign_end, client=client, files=files))
+
+
+def connect(bootstrap_servers: Any, config: Any, options: Mapping[str, Any]) -> Cluster:
+    """Connect to a real Kafka cluster, with the arguments and errors of `spark_kbatch.connect`."""
+    # The network's modules are loaded only for a real cluster.
+    from spark_kbatch.remote.store import RemoteStore, parse_connection  # noqa: PLC0415
+
+    store = RemoteStore(parse_connection(bootstrap_servers, config, options))
+    store.ensure_answers()
+    return Cluster.over(store)
+
+
+def open_reader(
+    address: StrPath, *, foreign_end: str | None = None, client: Mapping[str, Any] | None = None
+) -> TopicReader:
+    """Return a reader of the topics at an address, to plan and run reads.
+
+    Arguments and errors are those of `open_store`.
+    """
+    return TopicReader(open_store(address, foreign_end=foreign_end, client=client).source)
+
+
+def _store_of(options: ReadOptions) -> Store:
+    return open_store(
+        options.cluster or options.path,
+        foreign_end=options.foreign_end,
+        store=options.store,
+        patience=options.patience,
+    )
+
+
+def open_topics(options: ReadOptions) -> TopicReader:
+    """Return a reader of the topics in the place that Spark's read options name.
+
+    Raises the errors of `open_store`, or if the real cluster cannot be reached.
+    """
+    return TopicReader(_store_of(options).source)
+
+
+def ensure_selection_exists(options: ReadOptions, *, is_batch: bool) -> None:
+    """Check that the topics and partitions that read options name exist; for a batch, the offsets too.
+
+    A stream that resumes from its checkpoint does not need what its starting offsets name.
+
+    Raises the errors of `planning.ranges`.
+    """
+    topics = open_topics(options).source
+    if is_batch:
+        planning.ranges(options, topics)
+    else:
+        planning.selected(options.selection, topics, strict=options.fail_on_data_loss)
+
+
+def open_stream(options: ReadOptions) -> StreamPlanner:
+    """Return the planner of one run of a streaming query; it opens the topics again for each call."""
+    # Tasks and batch reads do not need it.
+    from spark_kbatch.consumer.stream_planner import StreamPlanner  # noqa: PLC0415
+
+    def open_source() -> Source:
+        return open_topics(options).source
+
+    if bucket_scheme(options.path):  # whose ledger need not be read from the start each time
+        open_source = _polled(options)
+    return StreamPlanner(options, open_source, monotonic_ms)
+
+
+def _polled(options: ReadOptions) -> Callable[[], Source]:
+    @functools.cache
+    def poll() -> StreamPoll:
+        from spark_kbatch.bucket.polling import StreamPoll  # noqa: PLC0415  only for a bucket
+
+        store = open_bucket(options.path, store=options.store)
+        return StreamPoll(store, options.poll_ms, monotonic_ms)
+
+    return lambda: poll().source()
+
+
+def with_absolute_path(options: ReadOptions) -> ReadOptions:
+    """Return read options with an absolute path, so that they mean the same in every process.
+
+    Raises the errors of `open_store`.
+    """
+    if options.cluster is not None:
+        return options
+    return replace(options, path=_store_of(options).address)
+
+
+def cluster_to_write(path: StrPath, client: Mapping[str, Any] | None = None) -> Cluster:
+    """Open the cluster at `path` for a command that writes; if there is none, create it and log that.
+
+    Args:
+        path: of a folder or a bucket.
+        client: options of the bucket's store.
+    """
+    return Cluster.over(open_store(path, create=True, client=client))
+
+
+def given_up_by_restore(
+    path: StrPath, log_dirs: str | Sequence[StrPath], without_nodes: Collection[int]
+) -> list[GivenUp] | None:
+    """Return what is given up if a lost or old `path` is restored without the log dirs of some nodes.
+
+    Nothing is changed. Changes that only those log dirs know are not in it.
+
+    Args:
+        path, log_dirs, without_nodes: as for the restore, see `Cluster`.
+
+    Returns:
+        What is given up, by partition; None if no node would be given up.
+
+    Raises:
+        ConfigError: the folders are of different clusters.
+    """
+    return folder_parts.given_up_by_restore(path, log_dirs, without_nodes)
+
+
+def begin_job(
+    options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
+) -> WriteJob:
+    """Begin a write to the place that its options name, and return the job.
+
+    A cluster in a folder is created if there is none and `auto.create.topics.enable` lets it. There, a topic that
+    does not exist is created by the commit; in a real cluster now, or by the first rows of a micro-batch, if
+    `num.partitions` is given.
+
+    Raises the errors of `Store.begin_job`.
+    """
+    if overwrite and options.topic is None and options.cluster is None:
+        raise ConfigError(
+            "save mode \"overwrite\" needs the option 'topic': it replaces all that the topic holds"
+        )
+    store = open_store(
+        options.cluster or options.path,
+        create=options.auto_create_topics_enable,
+        log_dirs=options.log_dirs,
+        store=options.store,
+    )
+    return store.begin_job(options, overwrite=overwrite, is_micro_batch=is_micro_batch)

@@ -6,8 +6,7 @@ columns     names of the columns that are written
 write       options of a write through Spark
 read        options of a read, batch or stream
 producer    options of a producer in plain Python
-server      options of a server
-group       options of a server's group coordinator
+server      options of a server, and of its group coordinator
 remote      options of a client of a real cluster
 security    those of them that secure its connections
 mirror      options of a mirror

@@ -35,6 +35,7 @@ from spark_kbatch.options.security import (
     SECURITY_OPTIONS,
     Secret,
     Security,
+    secret,
     security_of,
 )
 
@@ -108,10 +109,6 @@ def _without_user(parts: SplitResult) -> str:
     return f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
 
 
-def _secret(_key: str, value: str) -> Secret:
-    return Secret(value)
-
-
 _TLS_ROWS = tuple(
     dataclasses.replace(row, key=f"{PREFIX}{row.key}", text=f"As `{row.key}`, for the registry.")
     for row in SECURITY_OPTIONS
@@ -126,9 +123,9 @@ class RegistryOptions:
     # fmt: off
     url: RegistryAddress = made_of(Option(URL, kinds.OptionKind(_address, _URL_ACCEPTS), None, "The schema registry: URLs, which are tried in turn, or a folder that stands in for one, which driver and executors share."))
     basic_auth_credentials_source: str = option(SOURCE, kinds.one_of("URL", "USER_INFO"), "", "Where user and password are: in the URL, or in the option `schema.registry.basic.auth.user.info`.", "where they are given")
-    basic_auth_user_info: Secret = option(USER_INFO, kinds.OptionKind(_secret, "USER:PASSWORD, or USER"), NO_SECRET, "User and password for basic authentication; or the user alone, with the password in an option that Spark hides, `schema.registry.basic.auth.password`.", "none")
-    basic_auth_password: Secret = option(PASSWORD, kinds.OptionKind(_secret, "a password"), NO_SECRET, "Password of the user in `schema.registry.basic.auth.user.info`.", "none")
-    bearer_auth_token: Secret = option(TOKEN, kinds.OptionKind(_secret, "a token"), NO_SECRET, "Token to send in place of user and password.", "none")
+    basic_auth_user_info: Secret = option(USER_INFO, secret("USER:PASSWORD, or USER"), NO_SECRET, "User and password for basic authentication; or the user alone, with the password in an option that Spark hides, `schema.registry.basic.auth.password`.", "none")
+    basic_auth_password: Secret = option(PASSWORD, secret("a password"), NO_SECRET, "Password of the user in `schema.registry.basic.auth.user.info`.", "none")
+    bearer_auth_token: Secret = option(TOKEN, secret("a token"), NO_SECRET, "Token to send in place of user and password.", "none")
     security: Security = made_of(*_TLS_ROWS, default=Security())
     # fmt: on
 

@@ -88,8 +88,9 @@ class Jaas(NamedTuple):
 NO_JAAS = Jaas()
 
 
-def _secret(_key: str, value: str) -> Secret:
-    return Secret(value)
+def secret(accepts: str) -> kinds.OptionKind[Secret]:
+    """Return the kind of any text that is hidden."""
+    return kinds.OptionKind(lambda _key, value: Secret(value), accepts)
 
 
 def _identification(key: str, value: str) -> str:
@@ -216,9 +217,9 @@ class Security:
     ssl_truststore_type: str = option("ssl.truststore.type", kinds.OptionKind(_store_type, "PEM"), "PEM", "Format of the certificates. Key stores of Java are refused, with the command that converts them.")
     ssl_keystore_location: str = option("ssl.keystore.location", kinds.OptionKind(_pem_location, "a PEM file"), "", "File with the client's private key and certificate chain, for brokers that ask for a client certificate.", "none")
     ssl_keystore_certificate_chain: str = option("ssl.keystore.certificate.chain", kinds.stripped("PEM text"), "", "The certificate chain as text, in place of a file; with ssl.keystore.key.", "none")  # PEM
-    ssl_keystore_key: Secret = option("ssl.keystore.key", kinds.OptionKind(_secret, "PEM text"), NO_SECRET, "The private key as text, in place of a file; with ssl.keystore.certificate.chain.", "none")  # PEM
+    ssl_keystore_key: Secret = option("ssl.keystore.key", secret("PEM text"), NO_SECRET, "The private key as text, in place of a file; with ssl.keystore.certificate.chain.", "none")  # PEM
     ssl_keystore_type: str = option("ssl.keystore.type", kinds.OptionKind(_store_type, "PEM"), "PEM", "Format of the private key.")
-    ssl_key_password: Secret = option("ssl.key.password", kinds.OptionKind(_secret, "a password"), NO_SECRET, "Password of the private key, if it is encrypted.", "none")
+    ssl_key_password: Secret = option("ssl.key.password", secret("a password"), NO_SECRET, "Password of the private key, if it is encrypted.", "none")
     ssl_endpoint_identification_algorithm: str = option("ssl.endpoint.identification.algorithm", kinds.OptionKind(_identification, "https, or empty"), "https", "How to check that a certificate is for the broker's host name. Empty accepts any name, so that any holder of a certificate from the same authority can pass for the broker.")  # empty: names are not checked
     ssl_enabled_protocols: tuple[str, ...] = option("ssl.enabled.protocols", kinds.OptionKind(_tls_versions, ", ".join(TLS_VERSIONS)), TLS_VERSIONS, "Versions of TLS to offer.", "TLSv1.2,TLSv1.3")
     ssl_cipher_suites: tuple[str, ...] = option("ssl.cipher.suites", kinds.OptionKind(_listed, "names of OpenSSL or IANA, separated by commas"), (), "Cipher suites to offer, for TLS 1.2.", "OpenSSL's")
@@ -229,7 +230,7 @@ class Security:
     sasl_oauthbearer_token_endpoint_url: str = option("sasl.oauthbearer.token.endpoint.url", kinds.stripped("a URL: https, http, file"), "", "Where OAUTHBEARER gets tokens: the identity provider's endpoint, or a file that holds one.", "none")
     sasl_oauthbearer_scope: str = option("sasl.oauthbearer.scope", kinds.stripped("text"), "", "Scope to ask the token endpoint for.", "none")
     sasl_oauthbearer_client_id: str = option("sasl.oauthbearer.client.credentials.client.id", kinds.stripped("text"), "", "Client id for the token endpoint; `clientId` of sasl.jaas.config does the same.", "none")
-    sasl_oauthbearer_client_secret: Secret = option("sasl.oauthbearer.client.credentials.client.secret", kinds.OptionKind(_secret, "a password"), NO_SECRET, "Client secret for the token endpoint; `clientSecret` of sasl.jaas.config does the same.", "none")
+    sasl_oauthbearer_client_secret: Secret = option("sasl.oauthbearer.client.credentials.client.secret", secret("a password"), NO_SECRET, "Client secret for the token endpoint; `clientSecret` of sasl.jaas.config does the same.", "none")
     # fmt: on
 
     def __repr__(self) -> str:

@@ -28,11 +28,9 @@ reading the records again.
     header       the 61 bytes; walking over batches
     columns      Arrow arrays <-> flat views
     builder      an open batch
-    codec        batches -> rows
-    inspection   a look at every record of a batch that is to be stored
+    codec        batches -> rows; a look at every record of a batch that is to be stored
     compression  the five codecs
-    scalar       a few records in pure Python
-    times        offset and time of each record of a batch
+    scalar       a few records in pure Python; offset and time of each record of a batch
     control      markers that end transactions
     legacy       messages of V0 and V1; `down_conversion` writes them
     lines        records as lines of text

@@ -8,9 +8,8 @@ Source: RFC 3720, appendix B.4.
 
 from __future__ import annotations
 
-from typing import TypeAlias
 from zlib import crc32 as crc32
 
 from crc32c import crc32c as crc32c
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from spark_kbatch.files import Buffer as Buffer

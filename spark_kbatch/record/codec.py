@@ -2,6 +2,10 @@
 
     decode_batches    bytes --walk--> headers --decompress--> kernel, CRC --> Arrow
     recompress        V2 batch --decompress, compress--> V2 batch
+    inspect           V2 batch --decompress, by pieces--> kernel --> times of its records
+
+What passes `inspect`, which a leader asks before it stores a batch, is read without an error. Its
+memory stays at about one piece, whatever the batch expands to, unless a single record is larger.
 
 Many small batches become one Arrow batch, and a large one becomes several. So memory is bounded, except
 for the bytes of one batch and of one record.
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +28,7 @@ import pyarrow as pa
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.kernels import legacy as legacy_kernels
 from spark_kbatch.kernels import records as record_kernels
+from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record import compression, legacy
@@ -38,6 +44,7 @@ from spark_kbatch.record.header import (
     MAGIC,
     MAX_OFFSET,
     MIN_RECORD_SIZE,
+    NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
     RECORDS_COUNT_POSITION,
     BatchHeader,
@@ -65,6 +72,10 @@ _LARGE = 4
 
 # About how many bytes of batches are decoded before their CRCs are checked: they are still in the cache.
 _BYTES_AT_ONCE = 512 * 1024
+
+# Of one record in a compressed batch, which is held until all of it is there. Kafka's clients limit it
+# to their max.request.size before compression, which is 1 MiB by default.
+RECORD_BYTES_MAX = 128 << 20
 
 RECORD_FAULTS = {  # by the negative codes of kernels
     record_kernels.TRUNCATED: "a field reaches past the end of its record",
@@ -291,8 +302,7 @@ def _runs_of_records(data: Buffer, part: _Part, max_bytes: int) -> Iterator[_Par
     if plain is None:
         batch_header.ensure_valid(data, position, header)
         plain = memoryview(data)[position + RECORD_BATCH_OVERHEAD : position + header.size_in_bytes]
-    flat = np.frombuffer(plain, np.uint8)
-    flat.setflags(write=False)
+    flat = arrow.frozen(np.frombuffer(plain, np.uint8))
     runs = np.zeros((2, len(plain) // max_bytes + 1), np.int64)
     fault = np.zeros(1, np.int64)
     code = int(record_kernels.divide_records(flat, header.records_count, max_bytes, runs, fault))
@@ -377,8 +387,7 @@ class _RecordReader:
         joined, self._starts, self._sizes = _joined(
             source, parts, positions, self._field("batch_length"), self.OVERHEAD
         )
-        self._data = np.frombuffer(joined, np.uint8)
-        self._data.setflags(write=False)
+        self._data = arrow.frozen(np.frombuffer(joined, np.uint8))
         self._counts = self._field("records_count")
         count, size = int(self._counts.sum()), int(self._sizes.sum())
         self._numbers = arrow.empty((2, count), np.int64)
@@ -567,3 +576,68 @@ def _joined(
         np.cumsum(sizes) - sizes,
         sizes,
     )
+
+
+class Times(NamedTuple):
+    """The smallest and largest timestamp of a batch's records."""
+
+    smallest: int  # that is not -1; -1 if none is
+    largest: int  # -1 or more, as in Kafka
+
+
+def inspect(data: Buffer, header: BatchHeader) -> Times:
+    """Check every record of the one batch in `data`; return its smallest and largest timestamp.
+
+    Its header and CRC were checked.
+
+    Raises:
+        CorruptRecordError: a record that the format does not allow, or whose offset delta is not its
+            number; too few or too many records; more bytes than readers decompress by default.
+    """
+    facts = np.array([0, header.base_timestamp, NO_TIMESTAMP, LONG_MAX, 0], np.int64)
+    try:
+        _walk(memoryview(data)[RECORD_BATCH_OVERHEAD:], header, facts)
+    except CorruptRecordError as error:
+        raise error.at("", RECORD_BATCH_OVERHEAD) from None
+    largest, smallest = int(facts[2]), int(facts[3])
+    return Times(NO_TIMESTAMP if smallest == LONG_MAX else smallest, largest)
+
+
+def _walk(view: memoryview, header: BatchHeader, facts: Array) -> None:
+    """Check each record of a batch in `view`, which may be compressed, a piece at a time.
+
+    Positions in errors count from its start.
+    """
+    count = header.records_count
+    record_bytes_max = RECORD_BYTES_MAX if header.codec else len(view)
+    rest = bytearray()  # of a piece, from the first record on that is not whole
+    checked = 0  # bytes of the records before that
+    for piece in compression.decompress_pieces(header.codec, view):
+        if not piece:
+            continue
+        given: Buffer = piece
+        if rest:
+            rest += piece
+            given = rest
+        # The array is not kept: `rest` changes its size below.
+        code = int(
+            record_kernels.check_records(
+                arrow.frozen(np.frombuffer(given, np.uint8)), count, record_bytes_max, facts
+            )
+        )
+        size = int(facts[4])
+        checked += size
+        if code == count and size < len(given):
+            code = record_kernels.TRAILING_BYTES
+        if code < 0:
+            what = f"record {facts[0]}: {RECORD_FAULTS[code]}"
+            if header.codec:
+                raise CorruptRecordError(f"{what}, {checked} bytes into the decompressed records")
+            raise CorruptRecordError(what, position=checked)
+        if given is rest:
+            del rest[:size]
+        else:
+            rest += memoryview(given)[size:]
+    found = int(facts[0])
+    if found < count:
+        raise CorruptRecordError("fewer whole records than it says", expected=count, found=found)

@@ -1,7 +1,9 @@
 """A V2 codec in pure Python for a few records: single sends, control batches, internal topics.
 
-Committing and resolving offsets read and write a handful of records, and must not load numba for them.
-`record/__init__` describes the format.
+Committing and resolving offsets read and write a handful of records, and a lookup by time opens one
+batch, or a few: they must not load numba for them. `record/__init__` describes the format.
+
+Source: Kafka clients/.../record/DefaultRecord.java, LegacyRecord.java, AbstractLegacyRecordBatch.java.
 """
 
 from __future__ import annotations
@@ -10,12 +12,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.record import compression, legacy
 from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.record.header import (
+    LOG_APPEND_TIME,
+    MAGIC,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     ensure_valid,
     seal,
+    walk_messages,
 )
 
 _SHIFT_MAX = 63  # of the last byte of a varint, which has at most ten
@@ -92,7 +98,7 @@ def decode(data: Buffer, position: int, header: BatchHeader) -> list[PlainRecord
         )  # fmt: skip
     section = memoryview(data)[position + RECORD_BATCH_OVERHEAD : position + header.size_in_bytes]
     records = []
-    for offset, _, at, end in walk_records(section, position, header):
+    for offset, _, at, end in _walk_records(section, position, header):
         try:
             records.append(PlainRecord(offset, *_key_and_value(section[at:end])))
         except IndexError as error:
@@ -112,7 +118,34 @@ def _key_and_value(fields: memoryview) -> list[bytes | None]:
     return found
 
 
-def walk_records(
+def times(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    """Yield (offset, timestamp in ms) of the records of the batch at `position`, in order.
+
+    Raises:
+        CorruptRecordError: the CRC does not hold, or lengths and counts do not fit. Carries the
+            batch's position in `data`.
+    """
+    for offset, timestamp in _times_found(data, position, header):
+        yield offset, header.max_timestamp if header.attributes & LOG_APPEND_TIME else timestamp
+
+
+def _times_found(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    if header.is_wrapper:
+        yield from legacy.wrapped_times(data, position, header)
+        return
+    ensure_valid(data, position, header)
+    end = position + header.size_in_bytes
+    if header.magic < MAGIC:
+        for _, _, offset, timestamp, _, _ in walk_messages(data, position, end):
+            yield offset, timestamp
+    else:
+        start = position + RECORD_BATCH_OVERHEAD
+        section = compression.decompress_at(header.codec, data, start, end)
+        for offset, timestamp, _, _ in _walk_records(section, position, header):
+            yield offset, timestamp
+
+
+def _walk_records(
     section: Buffer, position: int, header: BatchHeader
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yield offset, timestamp, the position of the key's length and the end of each V2 record in a batch.

@@ -5,17 +5,13 @@ Spark pickles these objects between short-lived Python processes: the planner ca
 sees what another one sets. So options travel in the objects, and results in partitions and commit
 messages. Only a streaming query's offsets come from one process that lives as long as its run.
 
-    source         the data source: options, schema, registration
-    reader         batch reads: a plan, and its tasks
-    stream_reader  streams
+    source         the data source: options, schema, registration, the Python that workers run
+    reader         reads of batches and streams: a plan, and its tasks
     writer         writes: tasks and their commit, of a batch or a micro-batch
-    checkpoints    what Spark has planned, in a query's checkpoint
     functions      functions of columns
     maintaining    maintenance of a bucket as a job
     hadoop         options of a bucket's store from a session's configuration
-    process        logging and garbage collection in Spark's Python processes
-    workers        the Python that workers run
-    short_errors   errors without a traceback
+    process        logging, garbage collection and short errors in Spark's Python processes
     demo           the demo
 """
 

@@ -14,8 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import BinaryType
 
 from spark_kbatch.columns.functions import DecodedColumnOfBytes, EncodedColumn
-from spark_kbatch.spark import process
-from spark_kbatch.spark.short_errors import briefly
+from spark_kbatch.spark.process import briefly, freeze_modules
 
 
 def decode(column: Column | str, decoded: DecodedColumnOfBytes) -> Column:
@@ -23,7 +22,7 @@ def decode(column: Column | str, decoded: DecodedColumnOfBytes) -> Column:
 
     @briefly
     def from_avro(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        process.freeze_modules()
+        freeze_modules()
         yield from decoded.decoded(arrays)
 
     kind = from_arrow_type(decoded.type, prefer_timestamp_ntz=True)
@@ -36,7 +35,7 @@ def encode(column: Column | str, encoded: EncodedColumn) -> Column:
 
     @briefly
     def to_avro(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        process.freeze_modules()
+        freeze_modules()
         yield from encoded.encoded(arrays)
 
     result: Column = arrow_udf(to_avro, BinaryType())(column)

@@ -1,21 +1,33 @@
-"""Logging and garbage collection in the Python processes that Spark starts to plan, read, write and commit.
+"""Logging, garbage collection and errors in the Python processes that Spark starts.
 
 What is logged there from the level KBATCH_LOG_LEVEL on, by default WARNING, goes to stderr, with level and logger: on
 the driver that is the program's own stderr, on executors their log. With spark.sql.pyspark.worker.logging.enabled
 Spark collects it instead, from INFO on.
+
+Spark prints the traceback of a Python process before an error's message. It leaves the traceback
+out if SPARK_HIDE_TRACEBACK is set in that process, which ends with the error.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
+import inspect
 import logging
+import os
 import sys
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
 
+from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import LogFormatter, log_level
 
 # New objects until Python looks for garbage. By default that is 700: while modules are loaded it would look at all
 # of them again and again, a fifteenth of the time that a process takes to plan.
 _COLLECTED_AFTER = 50_000
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _is_frozen = False
 
@@ -57,3 +69,37 @@ def freeze_modules() -> None:
     if not _is_frozen and "numba" in sys.modules and is_sparks():
         gc.freeze()
         _is_frozen = True
+
+
+def briefly(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Make `method` raise this package's errors with their message alone, without a traceback.
+
+    An error that another one caused, such as one of a user's partitioner, keeps its traceback.
+    """
+    if inspect.isgeneratorfunction(method):
+
+        @functools.wraps(method)
+        def iterate(*args: Any, **named: Any) -> Any:
+            try:
+                yield from cast(Any, method)(*args, **named)
+            except KBatchError as error:
+                raise _brief(error) from error.__cause__
+
+        return cast("Callable[_P, _R]", iterate)
+
+    @functools.wraps(method)
+    def call(*args: _P.args, **named: _P.kwargs) -> _R:
+        try:
+            return method(*args, **named)
+        except KBatchError as error:
+            raise _brief(error) from error.__cause__
+
+    return call
+
+
+def _brief(error: KBatchError) -> KBatchError:
+    if not isinstance(error.__cause__, (KBatchError, OSError, type(None))):
+        return error
+    if is_sparks():
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+    return error.with_traceback(None)

@@ -10,16 +10,32 @@ commit; the duplicate is then skipped (`repetitions`). Spark creates one writer 
 one for its commit, which share nothing but the tasks' messages. In a real cluster a task's rows are visible
 when they are written, and a task that runs again writes them again, as with Spark's own sink.
 
+A commit reads in the query's checkpoint what Spark has planned:
+
+    CHECKPOINT/metadata     {"id": the query's}
+    CHECKPOINT/offsets/N    created once, when micro-batch N is planned, and never written again:
+                            a version, settings and time, and a line for each source: where N ends
+    CHECKPOINT/commits/N    created after N was committed; without it N is to be repeated
+
+A location without a scheme may be on a file system that only Hadoop knows, and one with a scheme
+nearly always is. So a folder is believed only if it has the query's id, and N is the last that was
+planned and is not committed: otherwise nothing is known. No lock is held meanwhile, so that a disk
+that hangs stops one query alone.
+
 Source: Spark connector/kafka-0-10-sql/.../KafkaWriter.scala, KafkaWriteTask.scala,
-KafkaStreamingWrite.scala.
+KafkaStreamingWrite.scala; Spark sql/core/.../streaming/checkpointing/OffsetSeqLog.scala,
+HDFSMetadataLog.scala.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -47,10 +63,9 @@ from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.columns import meant_for, warn_of_misspelt
 from spark_kbatch.options.values import WrittenValueOptions
 from spark_kbatch.options.write import WriteOptions
-from spark_kbatch.spark import process
-from spark_kbatch.spark.checkpoints import planned_offsets
-from spark_kbatch.spark.short_errors import briefly
+from spark_kbatch.spark.process import briefly, freeze_modules
 from spark_kbatch.store.job import WriteJob
+from spark_kbatch.store.repetitions import UNREAD, PlannedOffsets
 
 
 def ensure_writable(
@@ -174,7 +189,7 @@ class _StagingWriter:
 
     @briefly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
-        process.freeze_modules()
+        freeze_modules()
         context = TaskContext.get()
         # Spark gives the jobs of a query's run the run's id as their group.
         application_id, query_id, run_id = (
@@ -212,6 +227,27 @@ class KBatchWriter(_StagingWriter, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the rows that all tasks staged; runs on the driver."""
         self._job.commit_batch(_staged(messages))
+
+
+_SOURCES_MAX = 4096  # characters
+
+
+def planned_offsets(location: str, query_id: str, number: int) -> PlannedOffsets:
+    """Return what a query's checkpoint says of a micro-batch; `UNREAD` if that is not certain."""
+    # Hadoop takes a path as it is written: %20 stands for itself.
+    folder = Path(location.removeprefix("file:"))
+    try:
+        planned = (folder / "offsets" / str(number)).read_bytes()
+        later = f"offsets/{number + 1}", f"commits/{number}"
+        if (
+            any((folder / name).exists() for name in later)
+            or query_id != (json.loads((folder / "metadata").read_bytes())["id"])
+        ):
+            return UNREAD
+        sources = planned.decode().split("\n", 2)[2]
+        return hashlib.sha256(planned).hexdigest(), sources if len(sources) <= _SOURCES_MAX else ""
+    except (OSError, ValueError, TypeError, LookupError):
+        return UNREAD
 
 
 class KBatchStreamWriter(_StagingWriter, DataSourceStreamArrowWriter):

@@ -1,7 +1,6 @@
 """The pytest plugin's fixtures for tests of Kafka applications, with a folder or server instead of a broker.
 
-    clusters    where a test's topics are, and which it touched
-    servers     a Kafka server for tests, or a real broker
+    servers     a Kafka server for tests, or a real broker; the clusters of a test
     topics      topics with names of their own, created and filled
     rows        records from rows, JSON lines and CSV
     formats     keys and values of Avro

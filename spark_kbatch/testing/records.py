@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_kbatch import Cluster
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.kernels import jit
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath
-from spark_kbatch.testing.clusters import AnyCluster, Clusters, ServerOrCluster
 from spark_kbatch.testing.formats import Formats, formats_of
+from spark_kbatch.testing.servers import Clusters, ServerOrCluster
 from spark_kbatch.testing.tracebacks import ends_at_caller
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=zoneinfo.ZoneInfo("UTC"))
@@ -102,7 +103,7 @@ class Records:
 class _Look:
     """Repeated look at one topic, which reads its records only if the offsets have changed."""
 
-    def __init__(self, cluster: AnyCluster, topic: str, typed: Formats) -> None:
+    def __init__(self, cluster: Cluster, topic: str, typed: Formats) -> None:
         self._cluster, self._topic, self._typed = cluster, topic, typed
         self._ends: list[int] | None = None
         self._rows_count: int | None = None  # None: no such topic

@@ -14,13 +14,12 @@ import pyarrow as pa
 
 from spark_kbatch import Cluster
 from spark_kbatch.terminal import field, visible
-from spark_kbatch.testing.clusters import AnyCluster
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SHOWN_BYTES = 300  # of a key, value or header
 
 
-def last_records(own: Cluster | None, touched: Iterable[tuple[AnyCluster, str]], rows: int) -> str:
+def last_records(own: Cluster | None, touched: Iterable[tuple[Cluster, str]], rows: int) -> str:
     """Return the last `rows` records of each topic as text, or why a topic cannot be read.
 
     Args:
@@ -46,7 +45,7 @@ def last_records(own: Cluster | None, touched: Iterable[tuple[AnyCluster, str]],
     return "\n".join(lines)
 
 
-def _of_topic(cluster: AnyCluster, topic: str, rows: int) -> list[str]:
+def _of_topic(cluster: Cluster, topic: str, rows: int) -> list[str]:
     offsets = {info.topic_partition.partition: info.offsets for info in cluster.describe([topic])}
     starts = {
         partition: max(one.log_start_offset, one.last_stable_offset - rows)

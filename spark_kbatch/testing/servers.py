@@ -1,12 +1,13 @@
-"""A Kafka server for tests: one of this package's, or a real broker behind the same interface."""
+"""A Kafka server for tests, or a real broker behind the same interface; a test's clusters."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
 from spark_kbatch import Cluster, InterceptedRequest, Server
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.server.intercepts import Intercept
 from spark_kbatch.testing.tracebacks import ends_at_caller
 
@@ -89,3 +90,52 @@ class KafkaServer:
                 raise
 
         return call
+
+
+ServerOrCluster: TypeAlias = KafkaServer | Cluster
+
+_OF_TESTS = ("kbatch_server", "kbatch_noserver", "kbatch_cluster")
+
+
+class Clusters:
+    """The clusters that one test can use, and the topics that it has touched there.
+
+    Attributes:
+        touched: the topics that the test has named, with their clusters, in order.
+    """
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._request = request
+        self.touched: dict[tuple[Cluster, str], None] = {}
+
+    def cluster(self, on: ServerOrCluster | None, topic: str) -> Cluster:
+        """Return the cluster to use for a topic, and remember that the test has touched the topic.
+
+        Args:
+            on: the server or cluster that the test names. By default the server that the test uses,
+                or else its own cluster.
+
+        Raises:
+            ConfigError: `on` is no server or cluster, or is missing in a test that uses several.
+        """
+        if on is None:
+            on = self._default()
+        found = on.cluster if isinstance(on, KafkaServer) else on
+        if not isinstance(found, Cluster):
+            raise ConfigError(
+                f"on is a {type(on).__name__}; accepted: kbatch_cluster, kbatch_server, kbatch_noserver, or a "
+                "cluster that spark_kbatch.open or spark_kbatch.connect has returned"
+            )
+        self.touched[found, topic] = None
+        return found
+
+    def _default(self) -> ServerOrCluster:
+        used = [name for name in _OF_TESTS if name in self._request.fixturenames]
+        if len(used) > 1:
+            raise ConfigError(
+                f"the test uses {' and '.join(used)}: say which one is meant with on=, such as on={used[0]}"
+            )
+        found: ServerOrCluster = self._request.getfixturevalue(
+            used[0] if used else "kbatch_cluster"
+        )
+        return found

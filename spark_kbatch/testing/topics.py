@@ -13,8 +13,8 @@ from spark_kbatch.errors import ConfigError, KBatchError
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath
 from spark_kbatch.testing import rows as seeds
-from spark_kbatch.testing.clusters import Clusters, ServerOrCluster
 from spark_kbatch.testing.formats import formats_of
+from spark_kbatch.testing.servers import Clusters, ServerOrCluster
 from spark_kbatch.testing.tracebacks import ends_at_caller
 
 _NAME_MAX = 200  # Kafka takes 249; applications add endings

@@ -4,18 +4,16 @@ Pure, as `record/` is: no files, clocks, threads or logging, and nothing of Spar
 in the schemas that it has.
 
     avro_schema    JSON text -> a graph of types; how many bytes their values take
-    layout         the Arrow type of each Avro type, its times' units; columns and slots of a reader's schema
-    projection     the part of a reader's schema that is wanted
+    layout         the Arrow type of each Avro type, its times' units; columns and slots of a reader's
+                   schema, the part of it that is wanted; a schema for a column without one
     resolution     a writer's schema against the reader's -> a program
     defaults       default values of fields
-    derivation     a schema for a column that none is given for
     framing        Confluent's magic byte and schema id
     avro_decoder   bytes -> an Arrow array, with an error for each bad row
     avro_encoder   an Arrow array -> bytes, with an error for each bad row
     sources        the columns that the encoder reads
-    text_decoder   UTF-8 -> an Arrow array of strings
-    plain          decoded columns as Python objects, for JSON
-    decoded        what decoding makes of rows, and what is wrong with one
+    decoded        what decoding makes of rows, and what is wrong with one; UTF-8 -> strings;
+                   columns as Python objects, for JSON
     flat           Arrow arrays as flat arrays, and back
 
 A value is decoded in two steps. The kernel (`kernels/avro`) walks through the bytes of each row as the program

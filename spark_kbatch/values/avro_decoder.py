@@ -404,7 +404,7 @@ def decode(
 
     Args:
         array: binary or string, or a large one of these; chunked or not. Only read.
-        reader: what the result has: see `projection` for a part of a schema.
+        reader: what the result has: see `layout.project` for a part of a schema.
         writers: the schemas that wrote the values, by id. By default the reader's schema wrote all, which
             goes with a framing of "none".
         framing: "confluent", each value says the id of its schema; "none", one schema wrote all.

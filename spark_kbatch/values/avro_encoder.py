@@ -57,6 +57,7 @@ from spark_kbatch.values.layout import (
     INT64,
     TimeUnit,
     is_primitive,
+    is_text,
     merged_number,
     present_branches,
     unit_of,
@@ -307,7 +308,7 @@ class _Program:
                     lambda: (self.value(schema.items, kind.value_type, f"{path}[]", depth + 1),),
                 )  # fmt: skip
             case MapSchema():
-                if not pa.types.is_map(kind) or not _is_text(_plain(kind.key_type)):
+                if not pa.types.is_map(kind) or not is_text(_plain(kind.key_type)):
                     raise _mismatch(schema, kind, path)
                 return self._list(
                     path, slot, depth,
@@ -317,7 +318,7 @@ class _Program:
                     ),
                 )  # fmt: skip
             case EnumSchema():
-                if not _is_text(kind):
+                if not is_text(kind):
                     raise _mismatch(schema, kind, path)
                 self.emit(kernels.NUMBER, path, slot)
                 return sources.symbols(slot, schema.numbers)
@@ -387,7 +388,7 @@ class _Program:
         if pa.types.is_decimal(kind) and logical is not None and logical.name == "decimal":
             self.emit(kernels.BIG, path, slot, size or 0)
             return sources.decimals(slot, min(logical.precision, 38), logical.scale)
-        is_bytes = _is_bytes(kind) or (size is None and _is_text(kind))
+        is_bytes = _is_bytes(kind) or (size is None and is_text(kind))
         if not is_bytes or (logical is not None and logical.name == "decimal"):
             raise _mismatch(schema, kind, path)
         self.emit(kernels.DATA if size is None else kernels.FIXED, path, slot)
@@ -407,7 +408,7 @@ class _Program:
             case "double" if types.is_floating(kind):
                 self.emit(kernels.DOUBLE, path, slot)
                 return sources.doubles(slot)
-            case "string" if _is_text(kind):
+            case "string" if is_text(kind):
                 self.emit(kernels.DATA, path, slot)
                 return sources.spans(slot)
             case "int" | "long":
@@ -456,10 +457,6 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 def _cast(source: Source, kind: pa.DataType) -> Source:
     return lambda array, slots: source(array.cast(kind), slots)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return kind in (pa.string(), pa.large_string())
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""Which Arrow type an Avro type becomes, and the columns that a value of it is decoded into.
+"""Which Arrow type an Avro type becomes, and its columns; and a schema for Arrow's types.
 
     Avro                                             Arrow                   Spark
     null                                             null                    void
@@ -33,12 +33,42 @@ The unit in which a column of times counts is `column_unit`: microseconds, or fi
 A value lies in slots. Each is a row of numbers: one for each record, or one for each item of all lists
 of a level. Level ROWS has the records, level NOWHERE what is decoded only to be passed over, and each
 list and map has a level of its own for its items.
+
+`project` takes the part of a reader's schema that is wanted: some fields of its records, in the
+order that is asked for. What remains is the schema's own: types, aliases, defaults and the names of
+records. A field that is left out is passed over in each record, and may be of a type that no column
+can have, as in a recursive record. Its name and aliases count all the same: what a field is read
+from does not depend on which others are wanted.
+
+`derived` makes the schema of a column that none is given for: a record for a struct, with a field
+for each of its own.
+
+    Arrow                              Avro
+    bool                               boolean
+    integers to 32 bits, uint32, int64 int, long
+    float, double                      float, double
+    string, large_string               string
+    binary, of any form                bytes
+    decimal                            bytes with the logical type decimal
+    date32                             int, date
+    time, timestamp                    milliseconds or microseconds; local without a time zone
+    struct                             record, whose namespace is the full name of the record around it
+    list                               array
+    map with strings as keys           map
+
+All may be null, with null as the default of a field: whether Spark takes a column for nullable depends on how it was
+made, so two jobs with the same columns would write two schemas. And a later version may leave out any field.
+
+Source: for names of records, Spark connector/avro/.../SchemaConverters.scala.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -52,6 +82,7 @@ from spark_kbatch.values.avro_schema import (
     LogicalType,
     MapSchema,
     PrimitiveSchema,
+    RecordField,
     RecordSchema,
     Schema,
     UnionSchema,
@@ -95,6 +126,19 @@ _TYPES: Mapping[tuple[str, str | None], tuple[pa.DataType, str]] = {
     ("fixed", "duration"): (pa.binary(), BYTES),
     ("fixed", "uuid"): (pa.binary(), BYTES),
 }
+
+_MEMBER = re.compile(
+    r"member[0-9]+", re.IGNORECASE
+)  # of a union's column, as `_LayoutBuilder` names it
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_TIMES_OF_DAY = {
+    "ms": ("int", "time-millis"),
+    "us": ("long", "time-micros"),
+}
+_UNITS = {"ms": "millis", "us": "micros"}
+
+# Names of fields, each with what is wanted of its type: all of it where no names follow.
+Wanted = dict[str, "Wanted"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +202,11 @@ def merged_number(union: UnionSchema) -> str | None:
 def is_primitive(schema: Schema, kind: str) -> bool:
     """Return True if a schema is a primitive type of this name."""
     return isinstance(schema, PrimitiveSchema) and schema.type == kind
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return True if an Arrow type is one of strings."""
+    return kind in (pa.string(), pa.large_string())
 
 
 class TimeUnit(NamedTuple):
@@ -339,3 +388,177 @@ def _ensure_distinct(record: RecordSchema, path: str) -> None:
                 f"{described(record)} has the fields {other!r} and {one.name!r}, which Spark cannot tell apart: "
                 "name the fields that are wanted and leave one out",
             )
+
+
+# The part of a schema that is wanted.
+
+
+def wanted_fields(paths: Iterable[str]) -> Wanted:
+    """Return what dotted paths such as `customer.id` ask for, where `customer` asks for all below it."""
+    tree: Wanted = {}
+    whole: set[tuple[str, ...]] = set()
+    for path in paths:
+        names = tuple(path.split("."))
+        if any(names[:size] in whole for size in range(1, len(names) + 1)):
+            continue
+        whole.add(names)
+        node = tree
+        for name in names:
+            node = node.setdefault(name, {})
+        node.clear()
+    return tree
+
+
+def project(schema: Schema, wanted: Wanted, *, renames: bool = False) -> Schema:
+    """Return a schema with the wanted fields only, through arrays, maps and unions with null.
+
+    Args:
+        schema: to take them from.
+        wanted: the fields, in their new order.
+        renames: whether the column of a field that is found by a name of other case has that name.
+
+    Raises:
+        SchemaError: a field that a record does not have, or fields of what is no record.
+    """
+    name = short_name(schema.name) if isinstance(schema, RecordSchema) else ""
+    return _projected(schema, wanted, name, renames=renames)
+
+
+def _projected(schema: Schema, wanted: Wanted, path: str, *, renames: bool) -> Schema:
+    if not wanted:
+        return schema
+    match schema:
+        case ArraySchema():
+            return ArraySchema(_projected(schema.items, wanted, f"{path}[]", renames=renames))
+        case MapSchema():
+            return MapSchema(_projected(schema.values, wanted, f"{path}{{}}", renames=renames))
+        case UnionSchema() if len(present_branches(schema)) == 1:
+            return UnionSchema(
+                tuple(
+                    one
+                    if is_primitive(one, "null")
+                    else _projected(one, wanted, path, renames=renames)
+                    for one in schema.branches
+                )
+            )
+        case RecordSchema():
+            fields = tuple(
+                _renamed(
+                    replace(
+                        found,
+                        type=_projected(found.type, below, f"{path}.{found.name}", renames=renames),
+                    ),
+                    name if renames else found.name,
+                )
+                for name, found, below in _found_fields(schema, wanted, path)
+            )
+            whole = schema.whole or schema.fields
+            return RecordSchema(schema.name, schema.aliases, fields, whole)
+        case UnionSchema() if all(_MEMBER.fullmatch(name) for name in wanted):
+            return schema  # its members are all there
+    raise SchemaError(path, f"{described(schema)} has no field {next(iter(wanted))!r}")
+
+
+def _renamed(one: RecordField, name: str) -> RecordField:
+    return one if name == one.name else replace(one, column=name)
+
+
+def _found_fields(
+    record: RecordSchema, wanted: Wanted, path: str
+) -> list[tuple[str, RecordField, Wanted]]:
+    """Return the wanted fields of a record: by their name, or by the only one that differs in case alone."""
+    by_name = {one.name: one for one in record.fields}
+    found: list[tuple[str, RecordField, Wanted]] = []
+    for name, below in wanted.items():
+        alike = [one for one in record.fields if one.name.casefold() == name.casefold()]
+        match = by_name.get(name) or (alike[0] if len(alike) == 1 else None)
+        if match is None:
+            near = difflib.get_close_matches(name, by_name, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"its fields are: {', '.join(by_name)}"
+            raise SchemaError(path, f"{described(record)} has no field {name!r}; {hint}")
+        if any(match is other for _, other, _ in found):
+            raise SchemaError(path, f"the field {match.name!r} is asked for twice")
+        found.append((name, match, below))
+    return found
+
+
+# The schema of a column that none is given for.
+
+
+def derived(kind: pa.DataType, name: str) -> str:
+    """Return the schema of a column of an Arrow type, as JSON.
+
+    Args:
+        kind: the column's type.
+        name: the full name of the record, where the column is a struct.
+
+    Raises:
+        SchemaError: a type has no form in Avro, or a field's name is none of Avro's; names the path.
+    """
+    return json.dumps(_derived(kind, name, ""))
+
+
+def record_name(subject: str) -> str:
+    """Return a name for the record that the values of a subject are: its letters, digits and underscores."""
+    name = re.sub(r"[^A-Za-z0-9_]", "_", subject, flags=re.ASCII)
+    return name if _AVRO_NAME.match(name) else f"_{name}"
+
+
+def _derived(kind: pa.DataType, name: str, path: str) -> Any:
+    types = pa.types
+    if types.is_struct(kind):
+        return _derived_record(kind, name, path)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        items = _derived(kind.value_type, name, f"{path}[]")
+        return {"type": "array", "items": ["null", items]}
+    if types.is_map(kind):
+        if not is_text(kind.key_type):
+            raise SchemaError(path, f"a map with keys of type {kind.key_type}; Avro's are strings")
+        return {"type": "map", "values": ["null", _derived(kind.item_type, name, f"{path}{{}}")]}
+    if types.is_dictionary(kind):
+        return _derived(kind.value_type, name, path)
+    if types.is_decimal(kind):
+        return {
+            "type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale,
+        }  # fmt: skip
+    if types.is_time(kind) and kind.unit in _TIMES_OF_DAY:
+        base, logical = _TIMES_OF_DAY[kind.unit]
+        return {"type": base, "logicalType": logical}
+    if types.is_timestamp(kind) and kind.unit in _UNITS:
+        local = "" if kind.tz else "local-"
+        return {"type": "long", "logicalType": f"{local}timestamp-{_UNITS[kind.unit]}"}
+    if kind == pa.date32():
+        return {"type": "int", "logicalType": "date"}
+    return _derived_primitive(kind, path)
+
+
+def _derived_primitive(kind: pa.DataType, path: str) -> str:
+    types = pa.types
+    if types.is_boolean(kind):
+        return "boolean"
+    if types.is_integer(kind) and kind != pa.uint64():
+        return "int" if kind.bit_width < 32 or kind == pa.int32() else "long"
+    if types.is_float32(kind) or types.is_float16(kind):
+        return "float"
+    if types.is_float64(kind):
+        return "double"
+    if is_text(kind) or types.is_string_view(kind):
+        return "string"
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind) or types.is_binary_view(kind):  # fmt: skip
+        return "bytes"
+    raise SchemaError(
+        path, f"a column of type {kind} has no form in Avro: cast it, or give the schema"
+    )
+
+
+def _derived_record(kind: pa.DataType, name: str, path: str) -> dict[str, Any]:
+    fields: list[dict[str, Any]] = []
+    for one in kind:
+        below = f"{path}.{one.name}" if path else one.name
+        if not _AVRO_NAME.fullmatch(one.name):
+            raise SchemaError(below, "names of Avro have letters, digits and underscores, and begin with no digit: rename the column")  # fmt: skip
+        if any(one.name == other["name"] for other in fields):
+            raise SchemaError(below, "there are two columns of this name")
+        inner = _derived(one.type, f"{name}.{one.name}", below)
+        fields.append({"name": one.name, "type": ["null", inner], "default": None})
+    return {"type": "record", "name": name, "fields": fields}

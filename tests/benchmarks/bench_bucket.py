@@ -39,7 +39,7 @@ from spark_kbatch.bucket.real_objects import RealObjects
 from spark_kbatch.bucket.staging import DataObjects, WriterJob, stretch_of
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.bucket.urls import ledger_at
-from spark_kbatch.opening.readers import open_topics
+from spark_kbatch.opening.stores import open_topics
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.record.scalar import encode
 from tests.support.interleaved import Candidate, Rates, interleave
@@ -269,7 +269,7 @@ VALUES = pa.array([b"%0100d" % at for at in range(QUEUE_ROWS)])
 
 def append_kbatch(url: str) -> Callable[[], None]:
     """Return what appends rows as a Spark job does: stage, then commit."""
-    from spark_kbatch.opening.writes import begin_job  # noqa: PLC0415  in a process of its own
+    from spark_kbatch.opening.stores import begin_job  # noqa: PLC0415  in a process of its own
     from spark_kbatch.options.write import parse_write_options  # noqa: PLC0415
 
     options = parse_write_options({"path": url, "topic": "queue"})

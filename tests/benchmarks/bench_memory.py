@@ -36,7 +36,7 @@ if what == "nothing":
     for batch in batches:
         pass
 elif what == "write":
-    from spark_kbatch.opening.writes import begin_job
+    from spark_kbatch.opening.stores import begin_job
     from spark_kbatch.options.write import parse_write_options
     from spark_kbatch.spark.writer import KBatchWriter
     writer = KBatchWriter(begin_job(parse_write_options(

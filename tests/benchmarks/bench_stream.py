@@ -30,7 +30,7 @@ from rich.table import Table
 
 import spark_kbatch
 from spark_kbatch import files
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.write import parse_write_options
 from tests.support.spark_sources import BareSource
 from tests.support.targets import Targets

@@ -14,7 +14,7 @@ from spark_kbatch import Cluster, Commit, TopicPartition
 from spark_kbatch.bucket import commits
 from spark_kbatch.bucket.garbage import GarbageCollector
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.store.store import Store
 from tests.support.bucket_jobs import QUERY, commit_batch, rows

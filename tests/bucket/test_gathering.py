@@ -14,7 +14,7 @@ from spark_kbatch.consumer import splits
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import CorruptRecordError, DataLossError, ObjectStoreError
 from spark_kbatch.model import Piece
-from spark_kbatch.opening.readers import open_topics
+from spark_kbatch.opening.stores import open_topics
 from spark_kbatch.options.read import parse_read_options
 from tests.support.bucket_jobs import begun, rows
 from tests.support.bucket_objects import CountingObjects, a_bucket, opened_again

@@ -25,7 +25,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import OffsetRange, ReadRange
-from spark_kbatch.opening.readers import open_topics
+from spark_kbatch.opening.stores import open_topics
 from spark_kbatch.options.read import parse_read_options
 from tests.conftest import REPOSITORY
 from tests.support.bucket_jobs import (

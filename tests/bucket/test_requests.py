@@ -15,7 +15,7 @@ from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.bucket.polling import StreamPoll
 from spark_kbatch.bucket.store import BucketStore
-from spark_kbatch.opening.readers import open_stream, open_topics
+from spark_kbatch.opening.stores import open_stream, open_topics
 from spark_kbatch.options.read import parse_read_options, parse_stream_read_options
 from tests.support.bucket_jobs import begun, rows, staged
 from tests.support.bucket_ledgers import SetTime, a_ledger, a_place, grow

@@ -26,7 +26,7 @@ from spark_kbatch.cli.main import cli
 from spark_kbatch.clock import now_ms
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.log.repair import LogRepair
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.write import parse_write_options
 from tests.conftest import REPOSITORY
 from tests.support.bucket_objects import AgingObjects, a_bucket

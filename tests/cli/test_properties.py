@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cli.properties import parse_properties, read_properties
+from spark_kbatch.cli.parameters import parse_properties, read_properties
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
 from spark_kbatch.commit import coordinator
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
-from spark_kbatch.consumer.data_loss import DataLoss
+from spark_kbatch.consumer.planning import DataLoss
 from spark_kbatch.consumer.reading import OnLoss, read_range
 from spark_kbatch.errors import CommitError, DataLossError, OffsetOutOfRangeError
 from spark_kbatch.model import OffsetRange, Piece, TopicPartition

@@ -18,7 +18,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.consumer.rows import ROW_SCHEMA
 from spark_kbatch.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.opening.readers import open_for_reading
+from spark_kbatch.opening.stores import open_for_reading
 from spark_kbatch.options.read import parse_read_options
 from tests.support import builders
 from tests.support.log_histories import History

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_kbatch.consumer import planning
-from spark_kbatch.consumer.data_loss import DataLoss
+from spark_kbatch.consumer.planning import DataLoss
 from spark_kbatch.errors import (
     ConfigError,
     DataLossError,

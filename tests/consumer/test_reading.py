@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.consumer import reading
-from spark_kbatch.consumer.data_loss import DataLoss
+from spark_kbatch.consumer.planning import DataLoss
 from spark_kbatch.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError
 from spark_kbatch.model import LogOffsets, OffsetRange, ReadRange, TopicPartition
 from spark_kbatch.record.codec import RECORD_SCHEMA

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch.consumer import planning, splits
-from spark_kbatch.consumer.data_loss import DataLoss
+from spark_kbatch.consumer.planning import DataLoss
 from spark_kbatch.model import EARLIEST, LATEST, OffsetRange, TopicPartition
 from spark_kbatch.options.read import parse_read_options
 from tests.support.numbered_topics import ALog

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kbatch.consumer.stream_limits import TriggerDelay, rate_limited
+from spark_kbatch.consumer.stream_planner import TriggerDelay, rate_limited
 from spark_kbatch.model import TopicPartition
 
 P = [TopicPartition("a", number) for number in range(10)]

@@ -14,7 +14,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.consumer.rows import ROW_SCHEMA
 from spark_kbatch.errors import DataLossError
 from spark_kbatch.model import StreamPiece
-from spark_kbatch.opening.readers import open_reader
+from spark_kbatch.opening.stores import open_reader
 from spark_kbatch.store.source import Source
 from tests.support import builders
 from tests.support.log_histories import History

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.opening.readers import open_for_reading
+from spark_kbatch.opening.stores import open_for_reading
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
 from tests.support.fuzz_rounds import ROUNDS, for_each_round, mutated

@@ -18,7 +18,7 @@ from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.kernels import jit, lines, records, routing
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.record import codec, inspection
+from spark_kbatch.record import codec
 from spark_kbatch.record.header import unpack
 from tests.record.test_codec import LIES
 from tests.support import builders, reference
@@ -89,7 +89,7 @@ def test_rows_are_encoded_and_decoded(
     batch = builders.encode(rows, compression=compression)
     assert codec.decode(batch).num_rows == rows.num_rows
     if rows.num_rows:
-        inspection.inspect(batch, unpack(batch))
+        codec.inspect(batch, unpack(batch))
 
 
 SOME = builders.encode(builders.rows(n=5, value_bytes=9, nulls=0.3, headers=2))
@@ -102,7 +102,7 @@ def test_damage_under_a_right_crc(compared: dict[str, int], damaged: bytes) -> N
     with contextlib.suppress(CorruptRecordError):
         codec.decode(batch)
     with contextlib.suppress(CorruptRecordError):
-        inspection.inspect(batch, unpack(batch))
+        codec.inspect(batch, unpack(batch))
 
 
 @pytest.mark.parametrize("body", LIES)
@@ -111,7 +111,7 @@ def test_lies_under_a_right_crc(compared: dict[str, int], body: bytes) -> None:
     with pytest.raises(CorruptRecordError):
         codec.decode(batch)
     with pytest.raises(CorruptRecordError):
-        inspection.inspect(batch, unpack(batch))
+        codec.inspect(batch, unpack(batch))
 
 
 ROWS = pa.table(

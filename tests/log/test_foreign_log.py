@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_kbatch.errors import KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.files import Files
-from spark_kbatch.opening.readers import open_for_reading
+from spark_kbatch.opening.stores import open_for_reading
 from tests.support.broker_dirs import (
     INDEX,
     LOG,

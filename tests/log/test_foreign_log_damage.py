@@ -13,7 +13,7 @@ import pytest
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.files import Files
 from spark_kbatch.log import segment_scan
-from spark_kbatch.opening.readers import open_for_reading
+from spark_kbatch.opening.stores import open_for_reading
 from tests.support.broker_dirs import (
     LOG,
     TP,

@@ -20,10 +20,10 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import SegmentView, segment_at
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import MAX_TIMESTAMP, IsolationLevel, OffsetAndTimestamp, TopicPartition
-from spark_kbatch.opening.readers import open_for_reading
+from spark_kbatch.opening.stores import open_for_reading
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record.header import unpack
-from spark_kbatch.record.times import times
+from spark_kbatch.record.scalar import times
 from tests.log.test_partition_log import a_batch, read_all
 from tests.support import builders, reference
 from tests.support.builders import a_log, append

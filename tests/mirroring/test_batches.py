@@ -12,7 +12,7 @@ import pytest
 from spark_kbatch.errors import CorruptRecordError, RecordTooLargeError
 from spark_kbatch.mirroring.batches import MirroredBatch, batches, gap
 from spark_kbatch.model import AbortedTransaction, IsolationLevel, ReadRange, TopicPartition
-from spark_kbatch.opening.readers import open_for_reading, open_reader
+from spark_kbatch.opening.stores import open_for_reading, open_reader
 from spark_kbatch.record.header import LogRead, walk
 from tests.support import builders, reference
 from tests.support.reference import LOG_APPEND_TIME, Record, decode_batches, read_header

@@ -29,8 +29,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.mirroring.copying import Mirror, MirrorProgress
 from spark_kbatch.mirroring.into_path import PathTarget
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.opening.readers import open_reader
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job, open_reader
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from tests.support import builders, reference

@@ -23,7 +23,7 @@ from spark_kbatch import (
 )
 from spark_kbatch.cli.main import cli
 from spark_kbatch.files import Files
-from spark_kbatch.opening.readers import open_for_reading
+from spark_kbatch.opening.stores import open_for_reading
 from spark_kbatch.options.read import parse_read_options
 from tests.support import builders, reference
 from tests.support.broker_dirs import (

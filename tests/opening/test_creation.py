@@ -18,7 +18,7 @@ import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError, KBatchError, UnknownTopicOrPartitionError
-from spark_kbatch.opening.writes import begin_job, cluster_to_write
+from spark_kbatch.opening.stores import begin_job, cluster_to_write
 from spark_kbatch.options.paths import StrPath
 from spark_kbatch.options.write import parse_write_options
 from tests.support.bucket_objects import a_url

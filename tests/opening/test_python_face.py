@@ -23,7 +23,7 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.option import PATH
 from spark_kbatch.options.write import parse_write_options
 from tests.support import builders

@@ -19,7 +19,7 @@ import spark_kbatch
 from spark_kbatch import Cluster, RecordDeserializationError
 from spark_kbatch.consumer.rows import ROW_SCHEMA
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
-from spark_kbatch.opening.readers import ensure_selection_exists, open_stream, open_topics
+from spark_kbatch.opening.stores import ensure_selection_exists, open_stream, open_topics
 from spark_kbatch.options.read import parse_read_options, parse_stream_read_options
 from tests.support import builders
 from tests.support.broker_dirs import a_partition, batches

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.write import WriteOptions, parse_write_options
 from tests.support import builders
 

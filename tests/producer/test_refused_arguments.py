@@ -18,7 +18,7 @@ from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.record import codec
 from spark_kbatch.record.builder import RecordBatchBuilder
 from spark_kbatch.record.header import unpack
-from spark_kbatch.record.times import times
+from spark_kbatch.record.scalar import times
 from tests.support import builders
 from tests.support.reference import Record
 

@@ -15,7 +15,7 @@ from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.record import codec
 from spark_kbatch.record.header import MAX_OFFSET, unpack, walk
-from spark_kbatch.record.times import times
+from spark_kbatch.record.scalar import times
 from tests.support import reference
 from tests.support.builders import as_read
 from tests.support.reference import CODECS, HEADER, LOG_APPEND_TIME, Record, encode_varint

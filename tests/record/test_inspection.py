@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import CorruptRecordError
-from spark_kbatch.record import codec, compression, inspection, scalar
+from spark_kbatch.record import codec, compression, scalar
+from spark_kbatch.record.codec import Times, inspect
 from spark_kbatch.record.header import unpack
-from spark_kbatch.record.inspection import Times, inspect
 from tests.support import builders, reference, strategies
 from tests.support.reference import CODECS, HEADER_SIZE, Record, encode_record, encode_varint
 
@@ -244,7 +244,7 @@ def test_a_compressed_record_is_refused_as_too_large_by_its_length_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = record(*HEAD, NULL, encode_varint(4000), b"v" * 4000, ZERO)
-    monkeypatch.setattr(inspection, "RECORD_BYTES_MAX", len(whole) - 2)
+    monkeypatch.setattr(codec, "RECORD_BYTES_MAX", len(whole) - 2)
     assert inspected(framed(whole, 1, codec_id=ZSTD)) == Times(0, 0)
     for body in (encode_varint(len(whole) - 1), encode_varint(2**31 - 1) + whole):
         with pytest.raises(CorruptRecordError, match="record 0: a record that is too large"):

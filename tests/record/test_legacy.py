@@ -20,7 +20,7 @@ from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import codec, scalar
 from spark_kbatch.record import header as batch_header
 from spark_kbatch.record.header import walk, whole_size
-from spark_kbatch.record.times import times
+from spark_kbatch.record.scalar import times
 from tests.support import builders, reference, strategies
 from tests.support.reference import Record
 

@@ -9,7 +9,7 @@ import pytest
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record.header import walk
-from spark_kbatch.record.times import times
+from spark_kbatch.record.scalar import times
 from tests.support import reference
 from tests.support.reference import CODECS, Record
 
@@ -18,7 +18,7 @@ RECORDS = [Record(7 + 2 * n, 1_000 - n, None if n % 3 else b"key", b"value") for
 WITHOUT_NUMBA = """
 import sys
 from spark_kbatch.record.header import walk
-from spark_kbatch.record.times import times
+from spark_kbatch.record.scalar import times
 
 data = sys.stdin.buffer.read()
 print(sum(len(list(times(data, *batch))) for batch in walk(data)), "numba" in sys.modules)

@@ -11,7 +11,7 @@ import pytest
 
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.consumer import reading
-from spark_kbatch.consumer.data_loss import DataLoss
+from spark_kbatch.consumer.planning import DataLoss
 from spark_kbatch.errors import (
     ApiError,
     CorruptRecordError,

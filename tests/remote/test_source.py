@@ -28,7 +28,7 @@ from spark_kbatch.model import (
     StreamPiece,
     TopicPartition,
 )
-from spark_kbatch.opening.readers import open_topics
+from spark_kbatch.opening.stores import open_topics
 from spark_kbatch.options.read import Patience, parse_read_options
 from spark_kbatch.options.remote import parse_cluster_options
 from spark_kbatch.record.codec import RECORD_SCHEMA

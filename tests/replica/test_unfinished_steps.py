@@ -13,7 +13,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.log import truncation
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.replica.manager import ReplicaManager
 from tests.support.faults import Killed

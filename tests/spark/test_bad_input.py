@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_kbatch
 from spark_kbatch.errors import KafkaStorageError, KBatchError
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.source import KBatchDataSource
 from tests.conftest import few

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_kbatch.opening.readers import open_for_reading
+from spark_kbatch.opening.stores import open_for_reading
 from tests.support import builders
 from tests.support.broker_dirs import a_batch, a_partition, batches, checkpoint, listing, records_in
 from tests.support.frames import frame_of, load, records, save

@@ -12,8 +12,8 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import StringType, StructField, StructType
 
+from spark_kbatch.spark.reader import KBatchStreamReader
 from spark_kbatch.spark.source import ROW_SCHEMA, KBatchDataSource
-from spark_kbatch.spark.stream_reader import KBatchStreamReader
 
 pytestmark = pytest.mark.spark
 

@@ -24,7 +24,7 @@ from spark_kbatch.commit import coordinator
 from spark_kbatch.errors import CommitError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.store.job import StagedRows
 from tests.support import builders

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 import spark_kbatch
 from spark_kbatch.model import LONG_MAX
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.source import ROW_SCHEMA
 from spark_kbatch.spark.writer import KBatchWriter

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import spark_kbatch
-from spark_kbatch.spark import workers
-from spark_kbatch.spark.workers import why_not_importable
+from spark_kbatch.spark import source
+from spark_kbatch.spark.source import why_not_importable
 
 REPOSITORY = Path(spark_kbatch.__file__).parent.parent
 
@@ -82,7 +82,7 @@ def test_a_zip_that_a_job_brings_along_is_found_by_the_process_that_plans_its_st
     monkeypatch: pytest.MonkeyPatch, before: dict[str, str]
 ) -> None:
     """Spark starts that process with the environment as of the registration."""
-    monkeypatch.setattr(workers, "__file__", "/job/kbatch.zip/spark_kbatch/spark/workers.py")
+    monkeypatch.setattr(source, "__file__", "/job/kbatch.zip/spark_kbatch/spark/source.py")
     session = ASession(sys.executable, brought_along=["kbatch.zip"])
     context = session.sparkContext
     context.environment = dict(before)

@@ -29,9 +29,9 @@ from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import CommitError, ConfigError
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.spark.checkpoints import planned_offsets
+from spark_kbatch.spark.writer import planned_offsets
 from spark_kbatch.store.commits import Author, Commit
 from spark_kbatch.store.repetitions import UNREAD, Attempt, Evidence, RowSums
 from tests.conftest import REPOSITORY

@@ -12,7 +12,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.files import Files
 from spark_kbatch.model import LogOffsets, ReadRange, TopicPartition
-from spark_kbatch.opening.readers import open_for_reading
+from spark_kbatch.opening.stores import open_for_reading
 from spark_kbatch.record.header import LogRead
 from tests.support import builders
 from tests.support.reference import Record, decode_batches, encode_batch, read_header, split_batches

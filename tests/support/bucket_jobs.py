@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kbatch.bucket.job import BucketJob
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.store.job import StagedRows
 

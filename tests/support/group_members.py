@@ -20,7 +20,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.options.group import GroupConfig
+from spark_kbatch.options.server import GroupConfig
 from spark_kbatch.server.groups.coordinator import GroupCoordinator
 from spark_kbatch.server.requests import Handler, Received
 from spark_kbatch.server.unwritten_batches import UnwrittenBatches

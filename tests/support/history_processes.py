@@ -46,7 +46,7 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
 )
 from spark_kbatch.opening.cluster import Cluster
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.object_store import parse_store_options
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.producer.futures import RecordFuture

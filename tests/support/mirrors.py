@@ -12,7 +12,7 @@ from spark_kbatch.mirroring.copying import Mirror, MirrorProgress, Settings
 from spark_kbatch.mirroring.into_path import PathTarget
 from spark_kbatch.mirroring.target import Target
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.opening.readers import open_for_reading, open_reader
+from spark_kbatch.opening.stores import open_for_reading, open_reader
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
 from tests.support import builders, reference
 from tests.support.broker_dirs import a_batch, a_partition

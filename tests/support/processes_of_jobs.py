@@ -28,7 +28,7 @@ from spark_kbatch.registry import known
 from spark_kbatch.registry.endpoint import Endpoint
 from spark_kbatch.registry.known import KnownSchemas, hasty_registry_of, registry_of
 from spark_kbatch.registry.schemas import SchemaRegistry
-from spark_kbatch.spark import stream_reader
+from spark_kbatch.spark import reader
 from tests.registry.conftest import TIMEOUTS, Pauses
 from tests.support.fake_registry import FakeRegistry
 
@@ -56,7 +56,7 @@ class Processes:
             Endpoint, timeouts=TIMEOUTS, sleep=self.time.sleep, monotonic_ms=now_ms
         )
         monkeypatch.setattr(known, "Endpoint", quick)
-        for module, one in ((known, KnownSchemas), (stream_reader, NewSchemas)):
+        for module, one in ((known, KnownSchemas), (reader, NewSchemas)):
             monkeypatch.setattr(module, one.__name__, functools.partial(one, monotonic_ms=now_ms))
         monkeypatch.setattr(known, "registry_of", self._in_process(registry_of.__wrapped__))
         hasty = self._in_process(hasty_registry_of.__wrapped__)

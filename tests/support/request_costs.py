@@ -21,7 +21,7 @@ from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
 from spark_kbatch.bucket.ledger_cache import LedgerCache
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.urls import place_in_memory
-from spark_kbatch.opening import readers
+from spark_kbatch.opening import stores
 from spark_kbatch.options.read import parse_stream_read_options
 from tests.support.bucket_jobs import commit_micro_batch
 from tests.support.bucket_objects import AllCounted, a_bucket
@@ -76,7 +76,7 @@ class _Stream:
 @contextlib.contextmanager
 def _stream() -> Iterator[_Stream]:
     clock = _Clock()
-    clocks = [(job, "now_ms"), (shared_ledger, "now_ms"), (shared_ledger, "monotonic_ms"), (ledger, "now_ms"), (ledger, "monotonic_ms"), (readers, "monotonic_ms")]  # fmt: skip
+    clocks = [(job, "now_ms"), (shared_ledger, "now_ms"), (shared_ledger, "monotonic_ms"), (ledger, "now_ms"), (ledger, "monotonic_ms"), (stores, "monotonic_ms")]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as patched:
         for module, name in clocks:
             patched.enter_context(patch.object(module, name, clock.now_ms))
@@ -106,7 +106,7 @@ def requests_of_reader(tasks: int, interval_s: int) -> Requests:
     with _stream() as stream:
         stream.write(tasks, interval_s)
         options = parse_stream_read_options({"path": stream.url, "subscribe": "events"})
-        planner = readers.open_stream(options)
+        planner = stores.open_stream(options)
         start, asked = planner.latest(planner.initial()), Counter[str]()
         for _ in range(_READ):
             stream.write(tasks, 0)
@@ -116,7 +116,7 @@ def requests_of_reader(tasks: int, interval_s: int) -> Requests:
                 end = planner.latest(start)
                 if end != start:
                     for piece in planner.plan(start, end):
-                        [*readers.open_topics(options).read_stream_piece(piece, ["value"], options)]
+                        [*stores.open_topics(options).read_stream_piece(piece, ["value"], options)]
                     start = end
                 stream.clock.at_ms += _ASKED_EVERY_MS
             asked.update(stream.objects.taken())

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.write import WriteOptions, parse_write_options
 from spark_kbatch.spark.writer import KBatchStreamWriter, KBatchWriter, TaskMessage
 from spark_kbatch.store.job import WriteJob

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 import spark_kbatch
 from spark_kbatch.columns.reading import PinnedColumns
-from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.server import listener, server

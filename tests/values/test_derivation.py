@@ -14,7 +14,7 @@ from spark_kbatch.errors import SchemaError
 from spark_kbatch.values.avro_decoder import AvroDecoder
 from spark_kbatch.values.avro_encoder import encode
 from spark_kbatch.values.avro_schema import parse
-from spark_kbatch.values.derivation import derived, record_name
+from spark_kbatch.values.layout import derived, record_name
 
 A_TIME = datetime(2024, 10, 25, 8, tzinfo=UTC)
 

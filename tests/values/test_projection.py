@@ -8,8 +8,7 @@ import pytest
 from spark_kbatch.errors import SchemaError
 from spark_kbatch.values.avro_decoder import decode
 from spark_kbatch.values.avro_schema import RecordSchema, Schema
-from spark_kbatch.values.layout import arrow_type
-from spark_kbatch.values.projection import project, wanted_fields
+from spark_kbatch.values.layout import arrow_type, project, wanted_fields
 from tests.support import avro
 from tests.support.avro import a_record, parsed
 

@@ -30,7 +30,7 @@ from spark_kbatch.cluster.group_records import (
 from spark_kbatch.cluster.offsets_store import OffsetsStore, TopicsOfRequest
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import TopicPartition, numbers_by_topic
-from spark_kbatch.options.group import GroupConfig
+from spark_kbatch.options.server import GroupConfig
 from spark_kbatch.server.client_warnings import client_warnings
 from spark_kbatch.server.groups.group import Group, GroupState, JoinAnswer, Member, SyncAnswer
 from spark_kbatch.server.groups.membership import Joining, Leaving, Memberships, Syncing

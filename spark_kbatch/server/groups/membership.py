@@ -34,7 +34,7 @@ from typing import NamedTuple
 from spark_kbatch.cluster.group_records import GroupKey, GroupMetadata
 from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.options.group import GroupConfig
+from spark_kbatch.options.server import GroupConfig
 from spark_kbatch.server.client_warnings import client_warnings
 from spark_kbatch.server.groups import subscription
 from spark_kbatch.server.groups.group import (

@@ -34,7 +34,7 @@ from spark_kbatch.cluster.offsets_store import Change, OffsetsStore, TopicsOfReq
 from spark_kbatch.errors import KafkaStorageError, KBatchError
 from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.model import LONG_MAX, TopicPartition
-from spark_kbatch.options.group import METADATA_BYTES_MAX, GroupConfig
+from spark_kbatch.options.server import METADATA_BYTES_MAX, GroupConfig
 from spark_kbatch.server.groups.group import CONSUMER, NO_MEMBER_ID, Group, GroupState
 from spark_kbatch.server.groups.membership import Memberships, code_of_append
 from spark_kbatch.server.groups.memory import (
