@@ -66,7 +66,7 @@ DOORS = {
         "catalog", "commits", "groups", "job", "listing", "os_errors", "reports", "repetitions", "source", "store",
         "transport",
     },
-    "bucket": {"commits", "entries", "happenings", "inspection", "maintenance", "mending", "polling", "recovery", "rights", "staging", "state", "store"},
+    "bucket": {"commits", "entries", "happenings", "maintenance", "mending", "probe", "recovery", "staging", "state", "store"},
     "columns": {"functions", "reading", "schemas", "writing"},
     "memory": {"store"},
     "log": {
@@ -111,7 +111,7 @@ FACES = {
         ROOT, "clock", "columns.reading", "columns.schemas", "errors", "model", "opening.readers", "opening.writes", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
-        "bucket.entries", "bucket.happenings", "bucket.inspection", "bucket.maintenance", "bucket.mending", "bucket.recovery", "bucket.rights", "bucket.store",
+        "bucket.entries", "bucket.happenings", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.store",
         "spark.demo", "store.listing", "store.reports",
     },
     "testing": {

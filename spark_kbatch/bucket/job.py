@@ -27,9 +27,8 @@ from spark_kbatch.bucket.commits import JOB, summary_of
 from spark_kbatch.bucket.entries import Content, LedgerCommit, MicroBatch
 from spark_kbatch.bucket.extents import DataExtent, Stretch, Stretches
 from spark_kbatch.bucket.objects import Folder
-from spark_kbatch.bucket.overwritten import OVERWRITTEN_KEPT_MS
 from spark_kbatch.bucket.place import ensure_cluster
-from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.bucket.shared_ledger import OVERWRITTEN_KEPT_MS, SharedLedger
 from spark_kbatch.bucket.staging import (
     DataObjects,
     PartitionOfTopic,

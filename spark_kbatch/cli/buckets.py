@@ -19,7 +19,7 @@ from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.happenings import Happening, Happenings
-    from spark_kbatch.bucket.rights import TriedStore
+    from spark_kbatch.bucket.probe import TriedStore
 
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -36,7 +36,7 @@ def check(path: str, client: Mapping[str, str], as_json: bool) -> None:
     Where they suffice, the store itself is tried as before a cluster is created. The exit code is 1 if this process
     cannot read, or if the store would lose commits.
     """
-    from spark_kbatch.bucket.rights import READING, try_store  # noqa: PLC0415  only for a bucket
+    from spark_kbatch.bucket.probe import READING, try_store  # noqa: PLC0415  only for a bucket
 
     found = try_store(path, parse_store_options(client, path, alone=True))
     if as_json:

@@ -26,8 +26,7 @@ from spark_kbatch.options.object_store import StoreOptions, parse_store_options
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
-    from spark_kbatch.bucket.inspection import BucketDescription, Stored
-    from spark_kbatch.bucket.maintenance import Maintained, Merged
+    from spark_kbatch.bucket.maintenance import BucketDescription, Maintained, Merged, Stored
     from spark_kbatch.bucket.store import BucketStore
 
 
@@ -126,7 +125,7 @@ def describe(path: str, client: Mapping[str, str], as_json: bool) -> None:
 
     PATH is its URL. Shown are its ledger, its data, and what waits to be merged or deleted.
     """
-    from spark_kbatch.bucket.inspection import describe as found_in  # noqa: PLC0415  only for a bucket
+    from spark_kbatch.bucket.maintenance import describe as found_in  # noqa: PLC0415  only for a bucket
 
     with contextlib.closing(_opened(path, client)) as store:
         found = found_in(store.ledger)

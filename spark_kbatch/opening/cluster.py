@@ -729,7 +729,7 @@ class Cluster:
         """Check everything that is stored, and write nothing; see `commit/cluster_repair.py`.
 
         Of a broker's logs it is the partitions' files; see `log/foreign/check.py`. In a bucket it is every
-        batch that the ledger refers to; see `bucket/checking.py`.
+        batch that the ledger refers to; see `bucket/remains.py`.
 
         Args:
             partitions: which, as (topic, number); by default all, including those of internal topics, and
