@@ -90,7 +90,7 @@ DOORS = {
     "remote": {"batch_producer", "client", "metadata", "offsets", "source", "store", "topics", "transactions"},
     "mirroring": {"copying", "mirror"},
     "wire": {
-        "addresses", "answers", "assignment", "backoff", "codec", "connection", "connections", "errors", "framing", "protocol", "records", "tls",
+        "addresses", "answers", "backoff", "codec", "connection", "connections", "errors", "framing", "protocol", "records", "tls",
     },
     "server": {"intercepts", "server"},
     "cluster": {

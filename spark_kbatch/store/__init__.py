@@ -8,7 +8,7 @@ Protocols and values, and what is the same for all places:
     transport   where a producer's batches go
     job         the write of many tasks, committed as one
     commits     what jobs have committed: who, when, how much
-    groups      offsets and lag of consumer groups
+    groups      members, offsets and lag of consumer groups
     reports     what places tell of replicas, repairs, garbage
     repetitions which micro-batch is skipped, as it is committed already
     listing     lists of topics while some are damaged, or are deleted meanwhile
