@@ -237,8 +237,7 @@ def _ends(state: LedgerState, topic_id: str) -> dict[str, dict[int, int]]:
     """Return where the partitions of a topic end, as start offsets; of none if the id is empty."""
     if not topic_id:
         return {}
-    heads = state.ensure_topic(topic_id).partitions
-    return {topic_id: {number: head.next_offset for number, head in enumerate(heads)}}
+    return {topic_id: state.ensure_topic(topic_id).ends}
 
 
 def _author(staged: Sequence[StagedRows]) -> str:

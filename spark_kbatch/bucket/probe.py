@@ -193,9 +193,8 @@ def tried(place: Objects, address: str) -> TriedStore:
     faults = tuple(probe(place, rng)) if may_probe else None
     cluster_id, entries = "", 0
     if not refusals[GET] and not refusals[LIST]:
-        found = read_cluster(place)
-        if found is not None:
-            cluster_id = found.cluster_id
+        cluster_id = read_cluster(place) or ""
+        if cluster_id:
             with SharedLedger(address, place, cluster_id).state() as state:
                 entries = state.number + 1
     return TriedStore(

@@ -11,8 +11,8 @@ A whole checkpoint says all that the entries up to its own said. So an entry tha
 it takes nothing away. Nor does the first entry, which says what its folder's name says and what is
 the same in all clusters: it is made again, with the id that the next one tells.
 
-What a state refers to is checked, partition by partition: what is wrong is reported, and what comes after it is
-checked all the same.
+What a state refers to is checked, partition by partition: what is wrong is reported, and what comes
+after it is checked all the same.
 
     ledger     what is at each offset, without holes, from the start offset to the end
     index      it is there, and whole

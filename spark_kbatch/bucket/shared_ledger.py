@@ -1,20 +1,21 @@
-"""The ledger of a cluster for the threads of one process, with what this machine and this process remember of it.
+"""The ledger of a cluster for the threads of a process, and what these and the machine remember.
 
-The machine has a cache, so that a new process need not read a checkpoint and the entries after it. A job opens its
-cluster in several processes, one after the other. Each of them leaves the objects that its state was made of in a
-file; `ledger` says how the next one uses them, and `machine_files` how files are kept.
+The machine has a cache, so that a new process need not read a checkpoint and the entries after it.
+A job opens its cluster in several processes, one after the other. Each of them leaves the objects
+that its state was made of in a file; `ledger` says how the next one uses them, and `machine_files`
+how files are kept.
 
     [format, store, cluster id, proved ms, followed ms, [number, root, entry, heads] or null, [entry, ...]]
 
-`store` is what leads to the store, without anything secret: the URL, options, and hashes of variables of the
-environment. So what is known of a place in one store is not taken for the same place in another one. Each object has its own sum
-too, and each entry the id of the one before it.
+`store` is what leads to the store, without anything secret: the URL, options, and hashes of
+variables of the environment. So what is known of a place in one store is not taken for the same
+place in another one. Each object has its own sum too, and each entry the id of the one before it.
 
-A process remembers the ranges that commits have overwritten in the last hour, for reads that were planned before.
-An overwrite moves start offsets to the ends. What was there before stays in its objects for days, and the state
-before the entry tells where. So of the entries of the last hour those are looked for that have moved starts, once,
-and later only newer ones are read. Records that were deleted, or have expired, after an overwrite are not read
-any more.
+A process remembers the ranges that commits have overwritten in the last hour, for reads that were
+planned before. An overwrite moves start offsets to the ends. What was there before stays in its
+objects for days, and the state before the entry tells where. So of the entries of the last hour
+those are looked for that have moved starts, once, and later only newer ones are read. Records that
+were deleted, or have expired, after an overwrite are not read any more.
 """
 
 from __future__ import annotations
@@ -400,10 +401,6 @@ class LedgerCache:
                 [*map(_text, known.entries)],
             ],
         )  # fmt: skip
-
-    def clear(self) -> None:
-        """Forget the ledger."""
-        self._files.clear()
 
 
 def _checkpoint(number: Any, *objects: Any) -> CheckpointObjects:

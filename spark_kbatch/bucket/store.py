@@ -22,7 +22,6 @@ from spark_kbatch.bucket.extents import Change, within
 from spark_kbatch.bucket.gathering import common_cuts, gathered
 from spark_kbatch.bucket.objects import Objects
 from spark_kbatch.bucket.place import (
-    ClusterObject,
     create_cluster,
     ensure_no_cluster,
     read_cluster,
@@ -115,9 +114,9 @@ class BucketStore(OwnSource):
             found = _created(self.address, place, level)
         if found is None:
             raise nothing_at(self.address, place)
-        self.cluster_id = found.cluster_id
-        cache, known = known_at(self.address, options, found.cluster_id)
-        self._use(SharedLedger(self.address, place, found.cluster_id, cache, known))
+        self.cluster_id = found
+        cache, known = known_at(self.address, options, found)
+        self._use(SharedLedger(self.address, place, found, cache, known))
 
     @property
     def commits(self) -> BucketCommits:
@@ -161,34 +160,25 @@ class BucketStore(OwnSource):
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted; none is internal."""
         del internal
-        return self.catalog.names()
+        with self._ledger.state() as state:
+            return sorted(state.topic_ids)
 
     def topic(self, name: str) -> Topic:
         """Return a topic; raises UnknownTopicOrPartitionError, which says what there is."""
         return self.catalog.topic(name)
 
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic, in order."""
-        with self._ledger.state() as state:
-            return partitions_of(state, topic)
-
     def existing_topics(self, names: Iterable[str]) -> dict[str, FoundTopic]:
         """Return those of the named topics that exist, all as of one moment."""
-        return {
-            topic.name: FoundTopic(
-                topic.topic_id,
-                [TopicPartition(topic.name, number) for number in range(topic.partitions)],
-            )
-            for topic in self.catalog.existing(names)
-        }
+        with self._ledger.state() as state:
+            return {
+                name: FoundTopic(state.topic_ids[name], partitions_of(state, name))
+                for name in names
+                if name in state.topic_ids
+            }
 
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BucketView]:
         """Return views of these partitions, all as of one moment."""
         return self._reads.views(partitions)
-
-    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
-        """Return nothing: the state does not tell which entry has moved a start offset."""
-        return ""
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of all partitions of these topics, at one moment."""
@@ -333,8 +323,9 @@ class BucketStore(OwnSource):
 class StreamPoll:
     """The source of a stream's planner, which asks for it with each question. Not thread-safe.
 
-    Spark asks its source for the latest offset all the time while there is nothing to read, a hundred times a second at
-    worst. A request for each of these would cost more than the data. So what was asked lately is answered from memory:
+    Spark asks its source for the latest offset all the time while there is nothing to read, a
+    hundred times a second at worst. A request for each of these would cost more than the data. So
+    what was asked lately is answered from memory:
 
         there was news      the store is asked again with the next few questions
         there was none      `poll.ms` later; after a while without news, up to ten times as long
@@ -369,8 +360,8 @@ class StreamPoll:
         return min(max(idle_ms // _IDLE_SHARE, self._poll_ms), _LONGEST * self._poll_ms)
 
 
-def _created(url: str, place: Objects, level: int) -> ClusterObject:
-    """Create a cluster at a place, or return the one that someone else has created meanwhile.
+def _created(url: str, place: Objects, level: int) -> str:
+    """Create a cluster at a place; return its id, or that of one that someone else has created meanwhile.
 
     Args:
         url: of the place.
@@ -388,6 +379,6 @@ def _created(url: str, place: Objects, level: int) -> ClusterObject:
         )
     cluster_id = names.random_id(rng)
     found = create_cluster(place, cluster_id, "passed", sleep_ms)
-    if found.cluster_id == cluster_id:
+    if found == cluster_id:
         logger.log(level, "created a cluster in %s", url)
     return found

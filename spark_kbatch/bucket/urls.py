@@ -139,7 +139,7 @@ def ledger_at(
     found = read_cluster(place)
     if found is None:
         raise nothing_at(url, place)
-    return Ledger(place, found.cluster_id, timing or real_timing())
+    return Ledger(place, found, timing or real_timing())
 
 
 def nothing_at(url: str, place: Objects | None = None) -> ConfigError:
