@@ -63,7 +63,7 @@ DOORS = {
         "text_decoder",
     },
     "store": {
-        "catalog", "commits", "groups", "job", "listing", "os_errors", "reports", "repetitions", "source", "store",
+        "catalog", "commits", "groups", "job", "os_errors", "reports", "repetitions", "source", "store",
         "transport",
     },
     "bucket": {"commits", "entries", "happenings", "maintenance", "mending", "probe", "recovery", "staging", "state", "store"},
@@ -88,7 +88,7 @@ DOORS = {
         "cluster_repair", "coordinator", "history", "internal_topics", "snapshot", "staging",
     },
     "remote": {"batch_producer", "client", "metadata", "offsets", "source", "store", "topics", "transactions"},
-    "mirroring": {"copying", "mirror"},
+    "mirroring": {"copying"},
     "wire": {
         "addresses", "answers", "backoff", "codec", "connection", "connections", "errors", "framing", "protocol", "records", "tls",
     },
@@ -112,7 +112,7 @@ FACES = {
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
         "bucket.entries", "bucket.happenings", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.store",
-        "spark.demo", "store.listing", "store.reports",
+        "spark.demo", "store.catalog", "store.reports",
     },
     "testing": {
         ROOT, "clock", "errors", "options", "terminal",

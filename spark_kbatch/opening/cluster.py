@@ -43,8 +43,8 @@ from spark_kbatch.options.topic import (
     numbers_of_a_new_topic,
 )
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, STAGING_RETENTION_MS
+from spark_kbatch.store.catalog import existing
 from spark_kbatch.store.commits import Commit, CommitHistory
-from spark_kbatch.store.listing import existing
 from spark_kbatch.store.os_errors import raises_kbatch_errors, translated, translated_each
 from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Catalog, Disks, Groups, Store, Upkeep

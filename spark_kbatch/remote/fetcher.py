@@ -38,7 +38,6 @@ from spark_kbatch.errors import (
     ProtocolError,
     RequestTimedOutError,
     RetriableError,
-    UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
 from spark_kbatch.model import (
@@ -61,7 +60,7 @@ from spark_kbatch.record.header import (
     whole_size,
 )
 from spark_kbatch.remote import offsets, topics
-from spark_kbatch.remote.client import Client
+from spark_kbatch.remote.client import RETRIABLE, Client
 from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.connections import Node, State
 from spark_kbatch.wire.errors import ErrorCode, error_of
@@ -470,10 +469,11 @@ class PartitionFetcher:
 class _EmptyAnswers:
     """The answers without records to a range's fetches, and what proves that there are none up to its end.
 
-    The rule, for everything that reads a real cluster: reads, streams, `kbatch consume`, mirrors. One answer without
-    records proves nothing, though it has no error and the true high watermark. Brokers give it while records are
-    there: remote storage is slow or over its quota, a new leader does not know yet where in its files the high
-    watermark lies, another implementation has no time left. Taken for the end of the range, it would lose records.
+    The rule, for everything that reads a real cluster: reads, streams, `kbatch consume`, mirrors.
+    One answer without records proves nothing, though it has no error and the true high watermark.
+    Brokers give it while records are there: remote storage is slow or over its quota, a new leader
+    does not know yet where in its files the high watermark lies, another implementation has no time
+    left. Taken for the end of the range, it would lose records.
 
         empty answer                                     then
         its log ends before the range does               the leader's ends are looked up, which decide
@@ -482,19 +482,22 @@ class _EmptyAnswers:
         else                                             asked again with pauses, as after a retriable error; in
                                                          the end RequestTimedOutError. It is never the end
 
-    A later batch is the usual proof, and is in most answers already: a broker skips gaps, and returns markers of
-    transactions and batches that compaction left without records. A read of committed records sees nothing from
-    the last stable offset on. So the leader is asked for what follows regardless of transactions.
+    A later batch is the usual proof, and is in most answers already: a broker skips gaps, and
+    returns markers of transactions and batches that compaction left without records. A read of
+    committed records sees nothing from the last stable offset on. So the leader is asked for what
+    follows regardless of transactions.
 
-    At the very end of a log there is no later batch. Kafka keeps the last batch that it compacts, since 4.0;
-    earlier releases removed it, and so may others. Compaction counts as the reason only if all of this holds:
+    At the very end of a log there is no later batch. Kafka keeps the last batch that it compacts,
+    since 4.0; earlier releases removed it, and so may others. Compaction counts as the reason only
+    if all of this holds:
 
         - cleanup.policy of the topic has `compact`
         - the record with the largest time, which is looked up in another way than records are read, lies before
         - the offset is in the leader's own files; those in remote storage may be slow to come
         - the leader has given this answer and no other for some seconds
 
-    A broker that is too old for one of the questions gives the offset of its first record, which contradicts nothing.
+    A broker that is too old for one of the questions gives the offset of its first record, which
+    contradicts nothing.
     """
 
     def __init__(
@@ -620,9 +623,7 @@ def _fetch_error(code: int, text: str) -> Exception:
     error = error_of(code, text)
     if code == ErrorCode.CORRUPT_MESSAGE:
         return ApiError(code, ErrorCode.CORRUPT_MESSAGE.name, text)
-    is_transient = code == ErrorCode.UNKNOWN_SERVER_ERROR or isinstance(
-        error, (RetriableError, UnknownTopicOrPartitionError)
-    )
+    is_transient = code == ErrorCode.UNKNOWN_SERVER_ERROR or isinstance(error, RETRIABLE)
     return _TransientError(error) if is_transient else error
 
 

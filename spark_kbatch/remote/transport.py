@@ -11,12 +11,13 @@ longer leads the partition may name the one that does.
 A client is leased from the pool of the process when the transport is made, and goes back when it is closed, which
 the sender's thread does at its end. In transactions it is that of the transactions, and so is the producer's id.
 
-Else a producer that ends leaves its id, with the sequence number of each partition, to the next one of the process
-to the same cluster: a cluster remembers a producer id for a day after its last write, and a Spark worker runs many
-short tasks. Two producers at the same time have different ids. A forked child takes its own. Another cluster may
-come to answer at the same address, such as a broker for tests that starts with an empty disk each time. It gives the
-same ids to others, and would take their batches for repetitions of each other. So an id goes with the id of its
-cluster, which the next producer compares.
+Else a producer that ends leaves its id, with the sequence number of each partition, to the next one
+of the process to the same cluster: a cluster remembers a producer id for a day after its last
+write, and a Spark worker runs many short tasks. Two producers at the same time have different ids.
+A forked child takes its own. Another cluster may come to answer at the same address, such as a
+broker for tests that starts with an empty disk each time. It gives the same ids to others, and
+would take their batches for repetitions of each other. So an id goes with the id of its cluster,
+which the next producer compares.
 
     answer of a broker                      the sender gets
     DUPLICATE_SEQUENCE_NUMBER               success: the batch was written before; its offset is not known

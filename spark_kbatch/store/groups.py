@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.model import GroupMember, GroupOffset, TopicPartition
+from spark_kbatch.record.header import NO_LEADER_EPOCH
 
 _START, _SIZE, _COUNT = struct.Struct(">hi"), struct.Struct(">h"), struct.Struct(">i")
 _NUMBER_BYTES = 4
@@ -25,6 +26,14 @@ class CommittedByGroup(NamedTuple):
     offset: int
     metadata: str
     commit_timestamp: int  # ms; -1 if that is not told
+
+
+class OffsetAndMetadata(NamedTuple):
+    """An offset that a consumer group has committed, with metadata and the epoch of the record before it."""
+
+    offset: int
+    metadata: str
+    leader_epoch: int = NO_LEADER_EPOCH
 
 
 def offsets_and_lag(

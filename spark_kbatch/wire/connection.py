@@ -9,9 +9,10 @@ those in flight are answered, and the exchange is over.
 A connection does only what its channel allows at the moment, and does not wait. Its owner tells it when the
 socket is ready, closes it when it raises, and delivers the `completions`.
 
-Requests in flight are those sent, or being sent, and not yet answered. Answers arrive in the order of requests.
-Another request may be sent if none is in flight, or if the last one is written and fewer than the maximum are in
-flight. So a connection has one send at a time, and stops sending to a peer that does not read.
+Requests in flight are those sent, or being sent, and not yet answered. Answers arrive in the order
+of requests. Another request may be sent if none is in flight, or if the last one is written and
+fewer than the maximum are in flight. So a connection has one send at a time, and stops sending to a
+peer that does not read.
 
 Source: Kafka clients/.../clients/NetworkClient.java, NodeApiVersions.java, InFlightRequests.java.
 """
