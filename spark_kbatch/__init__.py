@@ -350,7 +350,7 @@ def mirror(
         MirrorFencedError: another process mirrors under the same name.
         RecordTooLargeError: the target takes no record of that size.
     """
-    from spark_kbatch.mirroring.mirror import mirror as run  # noqa: PLC0415  loads the kernels
+    from spark_kbatch.mirroring.copying import mirror as run  # noqa: PLC0415  loads the kernels
 
     return run(
         source,

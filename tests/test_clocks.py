@@ -22,9 +22,9 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import clock
-from spark_kbatch.bucket.credentials import FunctionCredentials
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.objects import CreateAnswer, MemoryObjects
+from spark_kbatch.bucket.real_objects import FunctionCredentials
 from spark_kbatch.bucket.urls import ledger_at
 from spark_kbatch.catalog import folder_clock
 from spark_kbatch.cluster.agreements import KEPT_MS, Agreements
@@ -67,7 +67,6 @@ ENDING = "credentials and tokens with an end"
 SHOWN = ""  # only shown, or what reads a clock for one of the rows
 
 USES = {
-    "bucket/credentials.py": {"FunctionCredentials.__call__": ENDING},
     "bucket/job.py": {"BucketJob._ledger": REMEMBERED},
     "bucket/ledger.py": {
         "Ledger.__init__": REMEMBERED,
@@ -81,6 +80,7 @@ USES = {
     "bucket/maintenance.py": {"Maintenance.retain": RETENTION, "Maintenance.collect": GARBAGE},
     "bucket/objects.py": {"MemoryObjects._put": GARBAGE},
     "bucket/reading.py": {"PartitionReader._go_back": OVERWRITTEN},
+    "bucket/real_objects.py": {"FunctionCredentials.__call__": ENDING},
     "bucket/recovery.py": {"Recovery._try_to_close": ENTRIES},
     "bucket/shared_ledger.py": {"SharedLedger._remember": REMEMBERED},
     "bucket/store.py": {"BucketStore.agreed_offsets": AGREED},

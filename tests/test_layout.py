@@ -61,10 +61,10 @@ DOORS = {
         "avro_decoder", "avro_encoder", "avro_schema", "decoded", "flat", "framing", "layout",
     },
     "store": {
-        "catalog", "commits", "groups", "job", "listing", "os_errors", "reports", "repetitions", "source", "store",
+        "catalog", "commits", "groups", "job", "os_errors", "reports", "repetitions", "source", "store",
         "transport",
     },
-    "bucket": {"commits", "entries", "happenings", "inspection", "maintenance", "mending", "polling", "recovery", "rights", "staging", "state", "store"},
+    "bucket": {"commits", "entries", "happenings", "maintenance", "mending", "probe", "recovery", "staging", "state", "store"},
     "columns": {"functions", "reading", "schemas", "writing"},
     "memory": {"store"},
     "log": {
@@ -86,9 +86,9 @@ DOORS = {
         "cluster_repair", "coordinator", "history", "internal_topics", "snapshot", "staging",
     },
     "remote": {"batch_producer", "client", "metadata", "offsets", "source", "store", "topics", "transactions"},
-    "mirroring": {"copying", "mirror"},
+    "mirroring": {"copying"},
     "wire": {
-        "addresses", "answers", "assignment", "backoff", "codec", "connection", "connections", "errors", "framing", "protocol", "records", "tls",
+        "addresses", "answers", "backoff", "codec", "connection", "connections", "errors", "framing", "protocol", "records", "tls",
     },
     "server": {"intercepts", "server"},
     "cluster": {
@@ -109,8 +109,8 @@ FACES = {
         ROOT, "clock", "columns.reading", "columns.schemas", "errors", "model", "opening.stores", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
-        "bucket.entries", "bucket.happenings", "bucket.inspection", "bucket.maintenance", "bucket.mending", "bucket.recovery", "bucket.rights", "bucket.store",
-        "spark.demo", "store.listing", "store.reports",
+        "bucket.entries", "bucket.happenings", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.store",
+        "spark.demo", "store.catalog", "store.reports",
     },
     "testing": {
         ROOT, "clock", "errors", "options", "terminal",

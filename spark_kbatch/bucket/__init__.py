@@ -7,7 +7,7 @@ append, and no object that is changed by comparing it first.
 
     bottom up
     objects       the interface of a store, and a store in memory
-    real_objects  a real store, by its URL
+    real_objects  a real store, by its URL; credentials for it from a function of the user's
     names         the names of objects
     sealed        objects of one line of JSON and its checksum
     extents       where the batches of a partition are
@@ -16,9 +16,7 @@ append, and no object that is changed by comparing it first.
     checkpoints   states that are stored, so that not all entries are read
     place         which cluster lies at a place
     ledger        reading to the end, and the loop that commits
-    ledger_cache  what this machine knows of it
-    probe         whether a store does what is asked of it
-    shared_ledger the ledger for the threads of one process
+    shared_ledger the ledger for the threads of one process; what this machine knows of it
     staging       batches in objects before a commit
     placement     where the batches of a partition are, with what indexes list
     batch_stream  batches of extents: few requests, read ahead
@@ -30,20 +28,14 @@ append, and no object that is changed by comparing it first.
     job           a Spark job
     merging       small extents become segments
     garbage       what nothing refers to is deleted
-    retention     where partitions start by their settings
-    overwritten   until when overwritten records may be read
-    credentials   from a function of the user's
     urls          the objects at a URL
-    checking      whether every batch of a partition is whole
-    inspection    what there is in the bucket
+    probe         whether a store does what is asked of it, and what it lets a process do
     happenings    what has happened there, entry by entry
-    rights        what the store lets a process do
-    maintenance   retention, merging and garbage, in a round
-    remains       what can be read of a ledger that is damaged
+    maintenance   retention, merging and garbage, in a round; what there is in the bucket
+    remains       what can be read of a ledger that is damaged, and whether every batch is whole
     mending       repair, as far as nothing is lost by it
     recovery      a new cluster of what a replica has whole
-    store         the cluster as a store of the port
-    polling       how often a stream asks for news
+    store         the cluster as a store of the port, and how often a stream asks for news
 
 What a job writes before it commits lies under names that say which entry was the last when it began. An entry
 `horizon` ends the time in which such a job may commit: what is named below it, and no entry refers to, can be

@@ -45,10 +45,7 @@ class BucketCommits:
         """
         with self._ledger.state() as state:
             last, names = state.number, {one.topic_id: one.name for one in state.topics.values()}
-            ends = {
-                one.topic_id: {n: head.next_offset for n, head in enumerate(one.partitions)}
-                for one in state.topics.values()
-            }
+            ends = {one.topic_id: one.ends for one in state.topics.values()}
         walk = _Walk(names, ends)
         for entries in self._ledger.windows(last, _WINDOW):
             add_names(names, entries)  # so that most topics that are gone have names

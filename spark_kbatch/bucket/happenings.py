@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.bucket.entries import (
-    CommittedGroupOffset,
     Content,
     Entry,
     Fence,
@@ -139,7 +138,9 @@ class EntryWords:
             )
         if content.mirror is not None:
             found.append(f"progress of mirror {content.mirror.name}")
-        found += [_group(group, offsets) for group, offsets in content.groups.items()]
+        found += [
+            f"{len(offsets)} offsets of group {group}" for group, offsets in content.groups.items()
+        ]
         return "; ".join(found)
 
     def _starts(self, starts: Mapping[str, Mapping[int, int]]) -> str:
@@ -148,10 +149,6 @@ class EntryWords:
             for topic_id, of_topic in starts.items()
             for partition, offset in of_topic.items()
         )
-
-
-def _group(group: str, offsets: tuple[CommittedGroupOffset, ...]) -> str:
-    return f"{len(offsets)} offsets of group {group}"
 
 
 def _settings(values: Mapping[str, object]) -> str:

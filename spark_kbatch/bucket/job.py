@@ -27,9 +27,8 @@ from spark_kbatch.bucket.commits import JOB, summary_of
 from spark_kbatch.bucket.entries import Content, LedgerCommit, MicroBatch
 from spark_kbatch.bucket.extents import DataExtent, Stretch, Stretches
 from spark_kbatch.bucket.objects import Folder
-from spark_kbatch.bucket.overwritten import OVERWRITTEN_KEPT_MS
 from spark_kbatch.bucket.place import ensure_cluster
-from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.bucket.shared_ledger import OVERWRITTEN_KEPT_MS, SharedLedger
 from spark_kbatch.bucket.staging import (
     DataObjects,
     PartitionOfTopic,
@@ -238,8 +237,7 @@ def _ends(state: LedgerState, topic_id: str) -> dict[str, dict[int, int]]:
     """Return where the partitions of a topic end, as start offsets; of none if the id is empty."""
     if not topic_id:
         return {}
-    heads = state.ensure_topic(topic_id).partitions
-    return {topic_id: {number: head.next_offset for number, head in enumerate(heads)}}
+    return {topic_id: state.ensure_topic(topic_id).ends}
 
 
 def _author(staged: Sequence[StagedRows]) -> str:

@@ -20,9 +20,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from spark_kbatch.bucket import names
 from spark_kbatch.bucket.batch_stream import MissingObjectError
 from spark_kbatch.bucket.entries import (
     ReplacedRange,
@@ -31,12 +33,13 @@ from spark_kbatch.bucket.entries import (
     TopicDeletion,
 )
 from spark_kbatch.bucket.extents import NO_TIME, Change
-from spark_kbatch.bucket.garbage import Collected, GarbageCollector
+from spark_kbatch.bucket.garbage import Collected, GarbageCollector, References
 from spark_kbatch.bucket.ledger import Timing
 from spark_kbatch.bucket.merging import (
     RUN_EXTENTS,
     Merger,
     MergeRun,
+    is_small,
     runs_in,
     small_runs,
     together,
@@ -52,9 +55,12 @@ from spark_kbatch.errors import (
     RefusedEntryError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.options.topic import NO_LIMIT, TopicConfig
+
+if TYPE_CHECKING:
+    from spark_kbatch.bucket.shared_ledger import SharedLedger
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +98,30 @@ class Maintained(NamedTuple):
     merged: Merged
     collected: Collected
     damaged: tuple[str, ...] = ()  # sentences: what is lost or damaged, and was left as it is
+
+
+class Stored(NamedTuple):
+    """Some objects."""
+
+    objects: int = 0
+    size_in_bytes: int = 0
+
+
+class BucketDescription(NamedTuple):
+    """A cluster in a bucket as it is at one moment."""
+
+    cluster_id: str
+    entries: int  # of the ledger
+    last_entry_ms: int
+    checkpoint: int  # the entry of the newest one; -1 for none
+    horizon: int  # what began before that entry commits no more
+    topics: int
+    partitions: int
+    referenced: Stored  # data that readers see
+    waiting: Stored  # data that was replaced, deleted or never committed, or is being written
+    ledger: Stored  # entries, checkpoints and all else
+    most_small: TopicPartition | None  # the partition with the most small pieces
+    small_extents: int  # that it has
 
 
 class Maintenance:
@@ -321,6 +351,48 @@ class Maintenance:
         if due is not None and not dry_run:
             self._collector.move_horizon(due)
         return self._collector.collect(time_ms, dry_run=dry_run, horizon=due)
+
+
+def describe(ledger: SharedLedger) -> BucketDescription:
+    """Return the length of a cluster's ledger, what it refers to, and what it does not.
+
+    Everything is listed once, so it takes a request for each thousand objects.
+
+    Raises as `Ledger` and `Objects.list`.
+    """
+    placements = Placements(ledger.objects)
+    references, small = References(), Counter[TopicPartition]()
+    with ledger.state() as state:
+        for topic in [*state.topics.values()]:
+            for partition, changes in ledger.changes(topic.topic_id).items():
+                placements.load_indexes(changes)
+                for change in changes:
+                    references.add(change.stretch)
+                small[TopicPartition(topic.name, partition)] = sum(
+                    map(is_small, placements.of(changes, 0, LONG_MAX))
+                )
+        partitions = sum(len(topic.partitions) for topic in state.topics.values())
+        referenced, waiting, others = Counter[str](), Counter[str](), Counter[str]()
+        for one in ledger.objects.list(""):
+            found = others
+            if one.name.startswith((names.DATA, names.SEGMENTS)):
+                found = referenced if one.name in references else waiting
+            found.update(objects=1, size_in_bytes=one.size_in_bytes)
+        most = max(small, key=small.__getitem__, default=None)
+        return BucketDescription(
+            ledger.cluster_id,
+            state.number + 1,
+            state.time_ms,
+            state.checkpoint,
+            state.horizon,
+            len(state.topics),
+            partitions,
+            Stored(**referenced),
+            Stored(**waiting),
+            Stored(**others),
+            most,
+            small[most] if most else 0,
+        )
 
 
 def retained_from(

@@ -34,7 +34,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checking import Fault, faults, why_damaged
 from spark_kbatch.bucket.checkpoints import LostPartError
 from spark_kbatch.bucket.entries import NO_ENTRY, Entry, encode
 from spark_kbatch.bucket.extents import Change
@@ -43,7 +42,7 @@ from spark_kbatch.bucket.merging import Merger, MergeRun, is_small
 from spark_kbatch.bucket.place import read_cluster, replace_cluster
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.reading import partitions_of, topic_id_of
-from spark_kbatch.bucket.remains import LedgerRemains
+from spark_kbatch.bucket.remains import Fault, LedgerRemains, faults, why_damaged
 from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState
 from spark_kbatch.errors import CorruptLedgerError
 from spark_kbatch.model import LONG_MAX, NO_PARTITION, TopicPartition

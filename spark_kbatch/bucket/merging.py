@@ -273,7 +273,7 @@ class Merger:
             data = self._objects.get_range(name, extent.position, extent.size_in_bytes)
             if data is None or crc32c(data) != crc:
                 raise CorruptRecordError("segment", path=name, position=extent.position)
-        stretch = stretch_of(run.partition, run.start_offset, FINAL_EPOCH, extents)
+        stretch = stretch_of(run.partition, extents, run.start_offset, FINAL_EPOCH)
         return ReplacedRange(run.partition, run.start_offset, run.next_offset, (stretch,))
 
     def commit(self, topic_id: str, ranges: Sequence[ReplacedRange]) -> None:

@@ -15,7 +15,6 @@ process that knew an earlier cluster at the place meets nothing of this one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.objects import Objects, create_or_get
@@ -30,15 +29,8 @@ _AFTER_SLASH = (
 )
 
 
-class ClusterObject(NamedTuple):
-    """The content of the object."""
-
-    cluster_id: str
-    probe: str
-
-
-def read_cluster(place: Objects) -> ClusterObject | None:
-    """Return which cluster lies at a place; None if none does.
+def read_cluster(place: Objects) -> str | None:
+    """Return the id of the cluster at a place; None if none is there.
 
     Raises:
         CorruptLedgerError: the object is damaged.
@@ -48,8 +40,8 @@ def read_cluster(place: Objects) -> ClusterObject | None:
     return None if data is None else read_twice(data, _parsed, lambda: place.get(names.CLUSTER))[1]
 
 
-def readable_cluster(place: Objects) -> ClusterObject | None:
-    """Return which cluster lies at a place; None if none does, or the object is damaged.
+def readable_cluster(place: Objects) -> str | None:
+    """Return the id of the cluster at a place; None if none is there, or the object is damaged.
 
     Raises:
         UnsupportedLedgerError: another version has written it.
@@ -69,7 +61,7 @@ def cluster_id_at(url: str, place: Objects) -> str | None:
     """
     found = readable_cluster(place)
     if found is not None:
-        return found.cluster_id
+        return found
     ids = cluster_folders(place)
     if len(ids) > 1:
         raise ConfigError(
@@ -110,16 +102,17 @@ def ensure_no_cluster(place: Objects) -> None:
         )
 
 
-def _parsed(data: bytes) -> ClusterObject:
+def _parsed(data: bytes) -> str:
     found = unseal(data, names.CLUSTER)
     ensure_version(found, _VERSION)
-    return ClusterObject(found.text("id", names.RANDOM_ID), found.text("probe"))
+    found.text("probe")  # for people
+    return found.text("id", names.RANDOM_ID)
 
 
 def create_cluster(
     place: Objects, cluster_id: str, probe: str, sleep_ms: Callable[[float], object]
-) -> ClusterObject:
-    """Put a cluster at a place, and return it, or the one that someone else has put there before.
+) -> str:
+    """Put a cluster at a place, and return its id, or that of the one that someone else has put there before.
 
     Its ledger is empty: whoever finds it so writes entry 0.
 
@@ -155,5 +148,5 @@ def ensure_cluster(place: Objects, cluster_id: str) -> None:
     found = read_cluster(place)
     if found is None:
         ensure_no_cluster(place)
-    if found is None or found.cluster_id != cluster_id:
-        raise ClusterReplacedError(cluster_id, found.cluster_id if found else "")
+    if found != cluster_id:
+        raise ClusterReplacedError(cluster_id, found or "")

@@ -30,9 +30,8 @@ from spark_kbatch.bucket.batch_stream import (
 )
 from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.objects import RangeReader
-from spark_kbatch.bucket.overwritten import OVERWRITTEN_KEPT_MS
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
-from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.bucket.shared_ledger import OVERWRITTEN_KEPT_MS, SharedLedger
 from spark_kbatch.bucket.state import LedgerState, PartitionHead
 from spark_kbatch.clock import now_ms
 from spark_kbatch.consumer.same_topic import recreated

@@ -358,9 +358,9 @@ class _Lost:
         self._state = state
         self.names = {topic.topic_id: topic.name for topic in state.topics.values()}
         self._starts = {
-            (topic.topic_id, number): head.next_offset
+            (topic.topic_id, number): end
             for topic in state.topics.values()
-            for number, head in enumerate(topic.partitions)
+            for number, end in topic.ends.items()
         }
         self._ends: dict[tuple[str, int], int] = {}
         self._counts = Counter[tuple[str, int]]()
@@ -387,9 +387,9 @@ class _Lost:
         """Add where partitions end in a later state."""
         for topic in later.topics.values():
             self.names.setdefault(topic.topic_id, topic.name)
-            for number, head in enumerate(topic.partitions):
+            for number, end in topic.ends.items():
                 key = topic.topic_id, number
-                self._ends[key] = max(self._ends.get(key, 0), head.next_offset)
+                self._ends[key] = max(self._ends.get(key, 0), end)
         for query_id, query in later.queries.items():
             self._micro_batches[query_id] = max(self._micro_batches.get(query_id, -1), query.number)
 

@@ -11,6 +11,14 @@ A whole checkpoint says all that the entries up to its own said. So an entry tha
 it takes nothing away. Nor does the first entry, which says what its folder's name says and what is
 the same in all clusters: it is made again, with the id that the next one tells.
 
+What a state refers to is checked, partition by partition: what is wrong is reported, and what comes
+after it is checked all the same.
+
+    ledger     what is at each offset, without holes, from the start offset to the end
+    index      it is there, and whole
+    extent     its object is there, with as many records as the ledger says
+    batch      its CRC, its offsets
+
 Nothing is changed here, and nothing may write to the cluster meanwhile.
 """
 
@@ -19,11 +27,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checking import Fault, faults
+from spark_kbatch.bucket.batch_stream import BatchStream, MissingObjectError
 from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, ensure_of, unpack_root
 from spark_kbatch.bucket.entries import (
     CLOSED,
@@ -44,12 +52,19 @@ from spark_kbatch.bucket.place import cluster_id_at
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState
 from spark_kbatch.bucket.urls import checked, objects_at
-from spark_kbatch.errors import ConfigError, CorruptLedgerError, KBatchError, UnsupportedLedgerError
+from spark_kbatch.errors import (
+    ConfigError,
+    CorruptLedgerError,
+    CorruptRecordError,
+    KBatchError,
+    UnsupportedLedgerError,
+)
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
 _WINDOW = 16  # entries asked for at once
 _ENTRIES_KEPT = 4096  # in memory
 MISSING = "it is missing"
+_NOTHING = "nothing is there"
 
 
 class Reached(NamedTuple):
@@ -57,6 +72,19 @@ class Reached(NamedTuple):
 
     state: LedgerState
     why: str  # empty where nothing was wanted after it
+
+
+class Fault(NamedTuple):
+    """Offsets that cannot be read."""
+
+    start_offset: int
+    next_offset: int
+    why: str
+    name: str = ""  # of the object that is wrong, if there is to be one
+    records_count: int = 0  # as far as that is known
+
+    def __str__(self) -> str:
+        return f"offsets {self.start_offset} to {self.next_offset - 1}: {self.why}"
 
 
 class MissingData(NamedTuple):
@@ -304,3 +332,61 @@ class LedgerRemains:
                 with contextlib.suppress(CorruptLedgerError):  # an index that is lost
                     found.update(one.extent.name for one in self._placements.whole(change))
         return found & self.sizes.keys()
+
+
+def faults(
+    placements: Placements,
+    changes: Iterable[Change],
+    edges: tuple[int, int],
+    why_not: Callable[[PlacedExtent], str],
+) -> Iterator[Fault]:
+    """Yield what cannot be read of a range of a partition, in order.
+
+    Args:
+        placements: of the cluster.
+        changes: what is at each offset of the range.
+        edges: start and end of the range.
+        why_not: returns what is wrong with one extent; empty if nothing is.
+
+    Raises:
+        ObjectStoreError, ObjectAccessDeniedError: the store fails.
+        Other errors, as `why_not`.
+    """
+    expected, end = edges
+    for change in changes:
+        if change.start_offset > expected:
+            yield Fault(expected, change.start_offset, _NOTHING)
+        expected = change.next_offset
+        try:
+            placed = [*placements.whole(change)]
+        except CorruptLedgerError as error:
+            why, count = f"{error.name}: {error.reason}", change.stretch.records_count
+            yield Fault(change.start_offset, expected, why, error.name, count)
+            continue
+        for one in placed:
+            why, extent = why_not(one), one.extent
+            if why:
+                yield Fault(
+                    one.start_offset, one.next_offset, why, extent.name, extent.records_count
+                )
+    if expected < end:
+        yield Fault(expected, end, _NOTHING)
+
+
+def why_damaged(objects: Objects, placed: PlacedExtent) -> str:
+    """Return what is wrong with one extent, which is read from its start; empty if nothing is."""
+    whole, count = placed.whole, 0
+    try:
+        for read in BatchStream(objects, [whole], whole.start_offset).checked():
+            count += sum(header.records_count for _, header in read.batches)
+    except CorruptRecordError as error:
+        return str(error)
+    except MissingObjectError as error:
+        return f"{error} is missing"
+    extent = placed.extent
+    if count == extent.records_count:
+        return ""
+    return (
+        f"{extent.name} has {count} records from byte {extent.position} on, and the ledger says "
+        f"{extent.records_count}"
+    )

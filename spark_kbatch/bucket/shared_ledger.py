@@ -1,29 +1,74 @@
-"""The ledger of a cluster for the threads of one process."""
+"""The ledger of a cluster for the threads of a process, and what these and the machine remember.
+
+The machine has a cache, so that a new process need not read a checkpoint and the entries after it.
+A job opens its cluster in several processes, one after the other. Each of them leaves the objects
+that its state was made of in a file; `ledger` says how the next one uses them, and `machine_files`
+how files are kept.
+
+    [format, store, cluster id, proved ms, followed ms, [number, root, entry, heads] or null, [entry, ...]]
+
+`store` is what leads to the store, without anything secret: the URL, options, and hashes of
+variables of the environment. So what is known of a place in one store is not taken for the same
+place in another one. Each object has its own sum too, and each entry the id of the one before it.
+
+A process remembers the ranges that commits have overwritten in the last hour, for reads that were
+planned before. An overwrite moves start offsets to the ends. What was there before stays in its
+objects for days, and the state before the entry tells where. So of the entries of the last hour
+those are looked for that have moved starts, once, and later only newer ones are read. Records that
+were deleted, or have expired, after an overwrite are not read any more.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import dataclasses
+import json
+import logging
+import os
 import random
+import re
 import threading
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
-from spark_kbatch.bucket.entries import NO_ENTRY, Entry
+from spark_kbatch.bucket.checkpoints import CheckpointObjects
+from spark_kbatch.bucket.entries import (
+    NO_ENTRY,
+    Entry,
+    LedgerCommit,
+    StartOffsets,
+    StartOffsetsByTopic,
+    Tombstone,
+)
 from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.ledger import COMMIT_TIMEOUT_MS, KnownLedger, Ledger, Propose, real_timing
-from spark_kbatch.bucket.ledger_cache import LedgerCache
 from spark_kbatch.bucket.objects import Objects
-from spark_kbatch.bucket.overwritten import OverwrittenRanges
 from spark_kbatch.bucket.staging import WriterJob
 from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState, PartitionHead, TopicExtents
 from spark_kbatch.clock import monotonic_ms, now_ms
-from spark_kbatch.errors import ClosedError
+from spark_kbatch.errors import ClosedError, KBatchError, ObjectAccessDeniedError, ObjectStoreError
+from spark_kbatch.machine_files import MachineFiles, digest_of
 from spark_kbatch.model import LONG_MAX
+from spark_kbatch.options.object_store import StoreOptions
 
+logger = logging.getLogger(__name__)
+
+OVERWRITTEN_KEPT_MS = 3_600_000  # how long reads that were planned before an overwrite go on
 _NEVER_MS = -LONG_MAX
 _JOB_AGE_MAX_MS = 3_600_000  # of the state that a job may begin at: well below what is collected
+
+# Of the cache.
+_FORMAT = 1
+_OF_STORES = ("AWS_", "AZURE_", "AZURITE_", "GOOGLE_")
+_SECRET = re.compile("KEY|SECRET|TOKEN|PASSWORD|SAS|CREDENTIAL|CONNECTION_STRING|SIGNATURE")
+
+# Of what was overwritten.
+_WINDOW = 64  # entries that are read at a time
+_REMEMBERED = 4  # states before overwrites
+
+_Before: TypeAlias = tuple[LedgerState, dict[int, list[Change]]]
 
 
 class _TopicChanges(NamedTuple):
@@ -67,7 +112,7 @@ class SharedLedger:
         self._cache = cache
         self._remembered: int | None = None  # the number of the state that is there by this process
         self._changes: dict[str, _TopicChanges] = {}  # by topic id
-        self._overwritten = OverwrittenRanges(self._ledger)
+        self._overwritten = _OverwrittenRanges(self._ledger)
         self.objects, self.cluster_id = self._ledger.objects, cluster_id
 
     @contextlib.contextmanager
@@ -139,7 +184,20 @@ class SharedLedger:
             last = self._ledger.state.number
             created = self._ledger.state.ensure_topic(topic_id).created
             since_ms = min(time_ms, self._ledger.state.time_ms) - kept_ms
-        return self._overwritten.find(last, created, topic_id, partition, offset, since_ms)
+        ranges = self._overwritten
+        try:
+            number = ranges.overwritten_by(last, created, topic_id, partition, offset, since_ms)
+            if number is None:
+                return None
+            state, changes = ranges.state_before(number, topic_id)
+            head = state.partition(topic_id, partition)
+        except (ObjectStoreError, ObjectAccessDeniedError):
+            raise
+        except KBatchError as error:
+            logger.info("what was overwritten of %s cannot be read: %s", topic_id, error)
+            return None
+        is_held = head.start_offset <= offset < head.next_offset
+        return (head, changes.get(partition, [])) if is_held else None
 
     def windows(self, last: int, count: int) -> Iterator[list[Entry]]:
         """Yield entries as they are now, the newest first; as `Ledger.windows`, and raises ClosedError."""
@@ -216,3 +274,143 @@ class SharedLedger:
         # Whoever created the cluster may have ended before it wrote the first entry.
         if self._ledger.state.number == NO_ENTRY:
             self._ledger.start(DEFAULT_LIMITS)
+
+
+class _Move(NamedTuple):
+    """An entry that has moved start offsets."""
+
+    number: int
+    time_ms: int
+    starts: StartOffsetsByTopic
+    is_overwrite: bool
+
+
+class _Moves(NamedTuple):
+    """The entries up to `last` that have moved starts since a time, the newest first."""
+
+    last: int
+    since_ms: int
+    found: tuple[_Move, ...]
+
+
+class _OverwrittenRanges:
+    """The overwritten ranges of one ledger. Thread-safe: what it remembers is replaced, never changed."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._moves = _Moves(NO_ENTRY, 0, ())
+        self._before: dict[tuple[int, str], _Before] = {}
+
+    def overwritten_by(
+        self, last: int, created: int, topic_id: str, partition: int, offset: int, since_ms: int
+    ) -> int | None:
+        """Return the first entry that moved a start past an offset, if it overwrote, and nothing deleted since."""
+        found = None
+        for move in self._moves_since(since_ms, last):
+            if move.number <= created or move.time_ms < since_ms:
+                break
+            if move.starts.get(topic_id, {}).get(partition, 0) > offset:
+                if not move.is_overwrite:
+                    return None
+                found = move.number
+        return found
+
+    def _moves_since(self, since_ms: int, last: int) -> tuple[_Move, ...]:
+        """Return the entries since a time that have moved starts, the newest first."""
+        known = self._moves
+        if since_ms < known.since_ms:
+            known = _Moves(NO_ENTRY, since_ms, ())
+        newer = _moves_after(known.last, self._ledger.windows(last, _WINDOW), since_ms)
+        older = (one for one in known.found if one.time_ms >= since_ms)
+        self._moves = _Moves(max(last, known.last), since_ms, (*newer, *older))
+        return self._moves.found
+
+    def state_before(self, number: int, topic_id: str) -> _Before:
+        known = self._before
+        key = number, topic_id
+        if key not in known:
+            kept = dict([*known.items()][1 - _REMEMBERED :])
+            known = self._before = {**kept, key: self._ledger.before(number, topic_id)}
+        return known[key]
+
+
+def _moves_after(known: int, windows: Iterable[list[Entry]], since_ms: int) -> list[_Move]:
+    """Return the entries after a known one, and since a time, that have moved starts, the newest first."""
+    found = list[_Move]()
+    for entries in windows:
+        for entry in reversed(entries):
+            content = entry.content
+            is_older = entry.number <= known or entry.time_ms < since_ms
+            if is_older or isinstance(content, Tombstone):
+                return found
+            if isinstance(content, LedgerCommit | StartOffsets) and content.starts:
+                is_overwrite = isinstance(content, LedgerCommit)
+                found.append(_Move(entry.number, entry.time_ms, content.starts, is_overwrite))
+    return found
+
+
+def store_of(url: str, options: StoreOptions, environment: Mapping[str, str] = os.environ) -> str:
+    """Return a text that differs where the same URL may lead to another store, without anything secret."""
+    variables = {
+        name: digest_of(value.encode())  # an address may have a password in it
+        for name, value in sorted(environment.items())
+        if name.upper().startswith(_OF_STORES) and not _SECRET.search(name.upper())
+    }
+    return json.dumps([url, options.shown(), variables])
+
+
+class LedgerCache:
+    """The cache of the ledger at one URL. Thread-safe."""
+
+    def __init__(self, store: str, *, folder: Path | None = None) -> None:
+        """Remember the ledger of a place.
+
+        Args:
+            store: of `store_of`.
+            folder: of all stores; None for the one of this machine.
+        """
+        self._store = store
+        self._files = MachineFiles("spark_kbatch-ledgers", store, folder=folder)
+
+    def get(self, cluster_id: str) -> KnownLedger | None:
+        """Return what is known of a cluster's ledger; None if nothing is, or it is damaged, or of another cluster."""
+        try:
+            version, store, known_id, proved_ms, followed_ms, checkpoint, entries = self._files.get("ledger")  # fmt: skip
+            if (version, store, known_id) != (_FORMAT, self._store, cluster_id):
+                return None
+            return KnownLedger(
+                cluster_id,
+                int(proved_ms),
+                int(followed_ms),
+                None if checkpoint is None else _checkpoint(*checkpoint),
+                tuple(map(_bytes, entries)),
+            )
+        except (ValueError, TypeError, AttributeError):
+            return None
+
+    def put(self, known: KnownLedger) -> None:
+        """Remember a ledger, if that is possible."""
+        checkpoint: list[Any] | None = None
+        if known.checkpoint is not None:
+            number, *objects = known.checkpoint
+            checkpoint = [number, *map(_text, objects)]
+        self._files.put(
+            "ledger",
+            [
+                _FORMAT, self._store, known.cluster_id, known.proved_ms, known.followed_ms, checkpoint,
+                [*map(_text, known.entries)],
+            ],
+        )  # fmt: skip
+
+
+def _checkpoint(number: Any, *objects: Any) -> CheckpointObjects:
+    return CheckpointObjects(int(number), *map(_bytes, objects))
+
+
+def _text(data: bytes) -> str:
+    return data.decode("latin-1")  # any bytes, and nearly all of them are ASCII
+
+
+def _bytes(text: Any) -> bytes:
+    data: bytes = text.encode("latin-1")
+    return data

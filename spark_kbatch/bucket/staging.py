@@ -171,7 +171,7 @@ def with_batch(extent: DataExtent, header: BatchHeader) -> DataExtent:
 
 
 def stretch_of(
-    partition: int, base_offset: int, leader_epoch: int, extents: Sequence[DataExtent]
+    partition: int, extents: Sequence[DataExtent], base_offset: int = 0, leader_epoch: int = 0
 ) -> Stretch:
     """Return the stretch of consecutive offsets that some extents make up."""
     return Stretch(
@@ -188,7 +188,7 @@ def stretches_of(staged: StagedExtents) -> dict[str, list[Stretch]]:
     """Return staged extents as stretches by topic id, all from offset 0."""
     found: dict[str, list[Stretch]] = {}
     for (topic_id, partition), extents in sorted(staged.items()):
-        found.setdefault(topic_id, []).append(stretch_of(partition, 0, 0, extents))
+        found.setdefault(topic_id, []).append(stretch_of(partition, extents))
     return found
 
 

@@ -103,6 +103,11 @@ class TopicHead:
         """The topic's settings, with the defaults of those that were not given."""
         return TopicConfig(**parse_topic_options(self.config))
 
+    @property
+    def ends(self) -> dict[int, int]:
+        """Where each partition ends."""
+        return {number: head.next_offset for number, head in enumerate(self.partitions)}
+
 
 class RememberedBatch(NamedTuple):
     """A recent batch of a producer, to find duplicates of it."""

@@ -4,7 +4,7 @@
     2 the ledger is read, and followed by whatever is asked later
     3 writes put objects, and then an entry
 
-What the ledger's state is made of is remembered by this machine, for the next process; see `ledger_cache`.
+What the ledger's state is made of is remembered by this machine, for the next process; see `shared_ledger`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from spark_kbatch.bucket.extents import Change, within
 from spark_kbatch.bucket.gathering import common_cuts, gathered
 from spark_kbatch.bucket.objects import Objects
 from spark_kbatch.bucket.place import (
-    ClusterObject,
     create_cluster,
     ensure_no_cluster,
     read_cluster,
@@ -72,6 +71,11 @@ logger = logging.getLogger(__name__)
 _LINGER_MS = 100  # for which a producer gathers records by default: each request costs two requests to the store
 _REQUEST_BYTES = 8 << 20
 
+# Of a stream's poll.
+_EAGER = 3  # questions after news for which the store is asked at once: a micro-batch has two
+_IDLE_SHARE = 10  # waits last that part of the time without news
+_LONGEST = 10  # times `poll.ms`
+
 
 class BucketStore(OwnSource):
     """A cluster in a bucket; a `store.Store`, and its own source. Thread-safe."""
@@ -110,9 +114,9 @@ class BucketStore(OwnSource):
             found = _created(self.address, place, level)
         if found is None:
             raise nothing_at(self.address, place)
-        self.cluster_id = found.cluster_id
-        cache, known = known_at(self.address, options, found.cluster_id)
-        self._use(SharedLedger(self.address, place, found.cluster_id, cache, known))
+        self.cluster_id = found
+        cache, known = known_at(self.address, options, found)
+        self._use(SharedLedger(self.address, place, found, cache, known))
 
     @property
     def commits(self) -> BucketCommits:
@@ -156,34 +160,25 @@ class BucketStore(OwnSource):
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted; none is internal."""
         del internal
-        return self.catalog.names()
+        with self._ledger.state() as state:
+            return sorted(state.topic_ids)
 
     def topic(self, name: str) -> Topic:
         """Return a topic; raises UnknownTopicOrPartitionError, which says what there is."""
         return self.catalog.topic(name)
 
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic, in order."""
-        with self._ledger.state() as state:
-            return partitions_of(state, topic)
-
     def existing_topics(self, names: Iterable[str]) -> dict[str, FoundTopic]:
         """Return those of the named topics that exist, all as of one moment."""
-        return {
-            topic.name: FoundTopic(
-                topic.topic_id,
-                [TopicPartition(topic.name, number) for number in range(topic.partitions)],
-            )
-            for topic in self.catalog.existing(names)
-        }
+        with self._ledger.state() as state:
+            return {
+                name: FoundTopic(state.topic_ids[name], partitions_of(state, name))
+                for name in names
+                if name in state.topic_ids
+            }
 
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BucketView]:
         """Return views of these partitions, all as of one moment."""
         return self._reads.views(partitions)
-
-    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
-        """Return nothing: the state does not tell which entry has moved a start offset."""
-        return ""
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of all partitions of these topics, at one moment."""
@@ -325,8 +320,48 @@ class BucketStore(OwnSource):
         )
 
 
-def _created(url: str, place: Objects, level: int) -> ClusterObject:
-    """Create a cluster at a place, or return the one that someone else has created meanwhile.
+class StreamPoll:
+    """The source of a stream's planner, which asks for it with each question. Not thread-safe.
+
+    Spark asks its source for the latest offset all the time while there is nothing to read, a
+    hundred times a second at worst. A request for each of these would cost more than the data. So
+    what was asked lately is answered from memory:
+
+        there was news      the store is asked again with the next few questions
+        there was none      `poll.ms` later; after a while without news, up to ten times as long
+    """
+
+    def __init__(self, store: BucketStore, poll_ms: int, monotonic_ms: Callable[[], int]) -> None:
+        """Begin with the store as it is.
+
+        Args:
+            store: the cluster.
+            poll_ms: how long not to ask after there was no news.
+            monotonic_ms: the clock.
+        """
+        self._store, self._followed = store, store.followed()
+        self._poll_ms, self._monotonic_ms = poll_ms, monotonic_ms
+        self._number: int | None = None  # of the last entry
+        self._asked_ms = self._news_ms = monotonic_ms()
+        self._eager = _EAGER
+
+    def source(self) -> BucketStore:
+        """Return the cluster as it is, or was lately, as of one moment."""
+        now_ms = self._monotonic_ms()
+        if self._eager > 0 or now_ms - self._asked_ms >= self._wait_ms(now_ms):
+            number = self._store.follow()
+            self._eager, self._asked_ms = self._eager - 1, now_ms
+            if number != self._number:
+                self._number, self._news_ms, self._eager = number, now_ms, _EAGER
+        return self._followed
+
+    def _wait_ms(self, now_ms: int) -> int:
+        idle_ms = now_ms - self._news_ms
+        return min(max(idle_ms // _IDLE_SHARE, self._poll_ms), _LONGEST * self._poll_ms)
+
+
+def _created(url: str, place: Objects, level: int) -> str:
+    """Create a cluster at a place; return its id, or that of one that someone else has created meanwhile.
 
     Args:
         url: of the place.
@@ -344,6 +379,6 @@ def _created(url: str, place: Objects, level: int) -> ClusterObject:
         )
     cluster_id = names.random_id(rng)
     found = create_cluster(place, cluster_id, "passed", sleep_ms)
-    if found.cluster_id == cluster_id:
+    if found == cluster_id:
         logger.log(level, "created a cluster in %s", url)
     return found

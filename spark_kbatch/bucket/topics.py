@@ -48,11 +48,6 @@ class BucketCatalog(OwnCatalog):
         # lock: of two that are made at the same time either is right.
         self._made: dict[str, tuple[object, Topic]] = {}
 
-    def names(self) -> list[str]:
-        """Return the names of all topics, sorted."""
-        with self._ledger().state() as state:
-            return sorted(state.topic_ids)
-
     def topics(self, *, internal: bool) -> list[Topic]:
         """Return all topics, sorted by name; none is internal."""
         del internal
@@ -77,11 +72,6 @@ class BucketCatalog(OwnCatalog):
         """Return a topic; None if there is none."""
         with self._ledger().state() as state:
             return self._of(state.topic(name)) if name in state.topic_ids else None
-
-    def existing(self, names: Iterable[str]) -> list[Topic]:
-        """Return those of the named topics that exist, all as of one moment."""
-        with self._ledger().state() as state:
-            return [self._of(state.topic(name)) for name in names if name in state.topic_ids]
 
     def topic_to_write(self, name: str, last: Topic | None) -> Topic:
         """Return a topic for a producer, as it was a moment ago; the last one if the store cannot be asked."""

@@ -254,7 +254,9 @@ class BucketTransport(OneNode):
             for run in runs:
                 found = _looked_up(state, run)
                 if found is None:
-                    stretch = _stretch(state, run, extents)
+                    partition = run.topic_partition.partition
+                    staged = stretch_of(partition, extents[run.topic_id, partition])
+                    stretch = state.following(run.topic_id, staged)
                     stretches.setdefault(run.topic_id, []).append(stretch)
                     found = AppendResult(stretch.base_offset)
                     if run.has_sequence:
@@ -310,14 +312,6 @@ def _runs(batches: Sequence[ProduceBatch]) -> Iterator[_RunToWrite]:
     for topic_partition, found in by_partition.items():
         first, last = unpack(found[0].data), unpack(found[-1].data)
         yield _RunToWrite(found[0].topic.topic_id, topic_partition, found, first, last)
-
-
-def _stretch(state: LedgerState, run: _RunToWrite, staged: StagedExtents) -> Stretch:
-    partition = run.topic_partition.partition
-    head = state.partition(run.topic_id, partition)
-    return stretch_of(
-        partition, head.next_offset, head.leader_epoch, staged[run.topic_id, partition]
-    )
 
 
 def _looked_up(state: LedgerState, run: _RunToWrite) -> AppendResult | None:

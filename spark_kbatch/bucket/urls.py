@@ -19,12 +19,11 @@ import threading
 from pathlib import Path
 from urllib.parse import unquote
 
-from spark_kbatch.bucket.credentials import FunctionCredentials
 from spark_kbatch.bucket.ledger import KnownLedger, Ledger, Timing, real_timing
-from spark_kbatch.bucket.ledger_cache import LedgerCache, store_of
 from spark_kbatch.bucket.objects import MemoryObjects, Objects
 from spark_kbatch.bucket.place import ensure_no_cluster, read_cluster
-from spark_kbatch.bucket.real_objects import RealObjects
+from spark_kbatch.bucket.real_objects import FunctionCredentials, RealObjects
+from spark_kbatch.bucket.shared_ledger import LedgerCache, store_of
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError, ObjectStoreError
 from spark_kbatch.files import Files
@@ -101,22 +100,19 @@ def _client_options(store: StoreOptions) -> dict[str, bool]:
     return {"allow_http": True} if is_allowed or store.endpoint.startswith("http://") else {}
 
 
-def cache_at(url: str, store: StoreOptions = NO_STORE_OPTIONS) -> LedgerCache | None:
-    """Return where this machine remembers the ledger at a URL; None for a store that is on this machine itself.
-
-    Args:
-        url, store: see `objects_at`.
-    """
-    if url.partition("://")[0] in (MEMORY_BUCKET, FILE_BUCKET):
-        return _caches_in_tests.get(url)
-    return LedgerCache(store_of(url, store))
-
-
 def known_at(
     url: str, store: StoreOptions, cluster_id: str
 ) -> tuple[LedgerCache | None, KnownLedger | None]:
-    """Return where this machine remembers the ledger at a URL, and what it knows of a cluster's; see `cache_at`."""
-    cache = cache_at(url, store)
+    """Return where this machine remembers the ledger at a URL, and what it knows of a cluster's.
+
+    Both are None for a store that is on this machine itself.
+
+    Args:
+        url, store: see `objects_at`.
+        cluster_id: of the cluster there.
+    """
+    is_here = url.partition("://")[0] in (MEMORY_BUCKET, FILE_BUCKET)
+    cache = _caches_in_tests.get(url) if is_here else LedgerCache(store_of(url, store))
     return cache, None if cache is None else cache.get(cluster_id)
 
 
@@ -143,7 +139,7 @@ def ledger_at(
     found = read_cluster(place)
     if found is None:
         raise nothing_at(url, place)
-    return Ledger(place, found.cluster_id, timing or real_timing())
+    return Ledger(place, found, timing or real_timing())
 
 
 def nothing_at(url: str, place: Objects | None = None) -> ConfigError:

@@ -39,10 +39,9 @@ from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.happenings import Happening, Happenings
-    from spark_kbatch.bucket.inspection import BucketDescription, Stored
-    from spark_kbatch.bucket.maintenance import Maintained, Merged
+    from spark_kbatch.bucket.maintenance import BucketDescription, Maintained, Merged, Stored
+    from spark_kbatch.bucket.probe import TriedStore
     from spark_kbatch.bucket.recovery import Chain, LostRange
-    from spark_kbatch.bucket.rights import TriedStore
     from spark_kbatch.bucket.store import BucketStore
 
 
@@ -61,7 +60,7 @@ def check(path: str, client: Mapping[str, str], as_json: bool) -> None:
     Where they suffice, the store itself is tried as before a cluster is created. The exit code is 1 if this process
     cannot read, or if the store would lose commits.
     """
-    from spark_kbatch.bucket.rights import READING, try_store  # noqa: PLC0415  only for a bucket
+    from spark_kbatch.bucket.probe import READING, try_store  # noqa: PLC0415  only for a bucket
 
     found = try_store(path, parse_store_options(client, path, alone=True))
     if as_json:
@@ -276,7 +275,7 @@ def describe(path: str, client: Mapping[str, str], as_json: bool) -> None:
 
     PATH is its URL. Shown are its ledger, its data, and what waits to be merged or deleted.
     """
-    from spark_kbatch.bucket.inspection import describe as found_in  # noqa: PLC0415  only for a bucket
+    from spark_kbatch.bucket.maintenance import describe as found_in  # noqa: PLC0415  only for a bucket
 
     with contextlib.closing(_opened(path, client)) as store:
         found = found_in(store.ledger)

@@ -53,7 +53,7 @@ from spark_kbatch.options.topic import (
     ensure_not_internal,
     topic_key,
 )
-from spark_kbatch.store.listing import damaged_topics, skipping_deleted
+from spark_kbatch.store.catalog import damaged_topics, skipping_deleted
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:

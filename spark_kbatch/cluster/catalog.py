@@ -10,8 +10,7 @@ from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal
 from spark_kbatch.replica import administration
-from spark_kbatch.store.catalog import OwnCatalog
-from spark_kbatch.store.listing import existing
+from spark_kbatch.store.catalog import OwnCatalog, existing
 
 logger = logging.getLogger(__name__)
 

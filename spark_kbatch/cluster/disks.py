@@ -26,7 +26,7 @@ from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TRANSACTION_STATE_TOPIC
 from spark_kbatch.replica import administration
-from spark_kbatch.store.listing import damaged_topics, skipping_deleted
+from spark_kbatch.store.catalog import damaged_topics, skipping_deleted
 from spark_kbatch.store.reports import (
     AbandonedJob,
     ExportedPartition,

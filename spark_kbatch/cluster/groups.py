@@ -19,10 +19,9 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import ConsumerGroup, GroupMember, TopicPartition
 from spark_kbatch.options.remote import parse_client_options
-from spark_kbatch.store.groups import CommittedByGroup, offsets_and_lag
+from spark_kbatch.store.groups import CommittedByGroup, described_member, offsets_and_lag
 from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Groups
-from spark_kbatch.wire import assignment
 
 
 class FolderGroups:
@@ -97,12 +96,8 @@ def _committed(group: StoredGroup) -> dict[TopicPartition, CommittedByGroup]:
 
 def _members(group: StoredGroup) -> tuple[GroupMember, ...]:
     return tuple(
-        GroupMember(
-            one.member_id,
-            one.instance_id,
-            one.client_id,
-            one.client_host.removeprefix("/"),  # which Java writes
-            assignment.partitions(one.assignment),
+        described_member(
+            one.member_id, one.instance_id, one.client_id, one.client_host, one.assignment
         )
         for one in group.members
     )

@@ -18,6 +18,7 @@ from spark_kbatch.model import (
     ReadRange,
     TopicPartition,
 )
+from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.store.source import Fetcher, FoundTopic, Source
 
@@ -47,6 +48,15 @@ class OneTopic:
 class PartitionsApart:
     """The part of a source that is the same where partitions are stored one by one."""
 
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        """Return nothing: the place does not tell why an offset is gone."""
+        del topic_partition, offset
+        return ""
+
+    def partitions(self: Source, topic: str) -> list[TopicPartition]:
+        """Return all partitions of a topic, in order."""
+        return [TopicPartition(topic, number) for number in range(self.topic(topic).partitions)]
+
     def common_cuts(
         self, wanted: Iterable[OffsetRange], *, piece_bytes: int
     ) -> Sequence[Mapping[TopicPartition, int]]:
@@ -60,6 +70,17 @@ class PartitionsApart:
         """Yield the ranges as they are, with a fetcher for each."""
         for one, topic_id in wanted.items():
             yield one, self.fetcher(one, topic_id)
+
+    def agreed_offsets(
+        self: Source, topic_partition: TopicPartition, options: ReadOptions, action: str
+    ) -> tuple[int, int]:
+        """Return a partition's start and end offset, which each Spark task looks up for itself.
+
+        Nothing is kept for the other tasks of an action.
+        """
+        del action
+        offsets = self.views([topic_partition])[topic_partition].offsets
+        return offsets.log_start_offset, offsets.end_offset(options.isolation_level)
 
 
 class OwnSource(PartitionsApart):

@@ -16,6 +16,5 @@ copied: aborted transactions and markers.
     into_path     an embedded cluster as target
     into_bucket   a cluster in a bucket as target
     into_cluster  a real cluster as target
-    copying       the loop: fetch, send, commit
-    mirror        `spark_kbatch.mirror`: what SOURCE and TARGET are
+    copying       `spark_kbatch.mirror`: what SOURCE and TARGET are, and the loop: fetch, send, commit
 """

@@ -18,10 +18,9 @@ from spark_kbatch.bucket.staging import DataObjects, WriterJob, in_entry, stretc
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import MirrorFencedError
 from spark_kbatch.mirroring import progress as mirror_progress
-from spark_kbatch.mirroring import target
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
-from spark_kbatch.mirroring.target import EndOffsets, OwnTarget
+from spark_kbatch.mirroring.target import EndOffsets, OwnTarget, ensure_no_other_wrote
 from spark_kbatch.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class BucketTarget(OwnTarget):
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return the log end offset of each partition of a topic of the target."""
         with self._ledger.state() as state:
-            return _ends(state, topic)
+            return state.topic(topic).ends
 
     def has_records(self, topic: str) -> bool:
         """Return True if a topic of the target has records."""
@@ -91,8 +90,9 @@ class BucketTarget(OwnTarget):
         def content(state: LedgerState) -> LedgerCommit:
             if state.mirrors.get(self._mirror, "") != self._committed:
                 raise MirrorFencedError(self._mirror, self.name)
-            found = {topic: _ends(state, topic) for topic in ends}
-            target.ensure_no_other_wrote(self.name, self._mirror, ends, found)
+            ensure_no_other_wrote(
+                self.name, self._mirror, ends, lambda topic: state.topic(topic).ends
+            )
             stretches = {
                 topic_id: tuple(state.following(topic_id, one) for one in of_topic)
                 for topic_id, of_topic in placed.items()
@@ -118,7 +118,3 @@ class BucketTarget(OwnTarget):
             self.abandon()
         finally:
             self._store.close()
-
-
-def _ends(state: LedgerState, topic: str) -> dict[int, int]:
-    return {at: head.next_offset for at, head in enumerate(state.topic(topic).partitions)}

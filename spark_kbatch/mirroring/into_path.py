@@ -27,10 +27,9 @@ from spark_kbatch.errors import (
     StagedFilesGoneError,
 )
 from spark_kbatch.mirroring import progress as mirror_progress
-from spark_kbatch.mirroring import target
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
-from spark_kbatch.mirroring.target import EndOffsets, OwnTarget
+from spark_kbatch.mirroring.target import EndOffsets, OwnTarget, ensure_no_other_wrote
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.store.commits import Author
@@ -97,11 +96,6 @@ class PathTarget(OwnTarget):
 
     def commit(self, progress: Progress, ends: EndOffsets) -> None:
         """Commit the staged batches, if there are any, with the mirror's progress."""
-
-        def ensure_no_other_wrote() -> None:
-            found = {topic: self.end_offsets(topic) for topic in ends}
-            target.ensure_no_other_wrote(self.name, self._mirror, ends, found)
-
         with self._fenced():
             extents: list[Extent] = []
             if self._staging is not None:
@@ -113,7 +107,9 @@ class PathTarget(OwnTarget):
                     sequence=self._sequence + 1,
                     author=self._author,
                     source_progress=mirror_progress.pack(progress),
-                    ensure=ensure_no_other_wrote,
+                    ensure=lambda: ensure_no_other_wrote(
+                        self.name, self._mirror, ends, self.end_offsets
+                    ),
                 )
             except CommitError as error:
                 if not isinstance(error.__cause__, ConfigError):

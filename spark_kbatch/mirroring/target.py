@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeAlias
 
 from spark_kbatch.errors import ConfigError
@@ -33,18 +33,21 @@ class KeptTopic(NamedTuple):
 EndOffsets: TypeAlias = Mapping[str, Mapping[int, int]]  # by topic and partition
 
 
-def ensure_no_other_wrote(target: str, mirror: str, wanted: EndOffsets, found: EndOffsets) -> None:
+def ensure_no_other_wrote(
+    target: str, mirror: str, wanted: EndOffsets, ends_of: Callable[[str], Mapping[int, int]]
+) -> None:
     """Raise ConfigError if a topic does not end where a mirror found its end, or left it.
 
     Args:
         target: its path or bootstrap servers.
         mirror: its name.
         wanted: where the topics are to end.
-        found: where they end.
+        ends_of: returns where the partitions of a topic end.
     """
     for topic, ends in wanted.items():
+        found = ends_of(topic)
         for partition, end in ends.items():
-            if found[topic].get(partition) != end:
+            if found.get(partition) != end:
                 raise ConfigError(
                     f"partition {topic}-{partition} of {target} was written to by another process since "
                     f"mirror {mirror!r} began to copy into it; nothing of this unit is visible there. If "

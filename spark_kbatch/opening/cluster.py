@@ -42,8 +42,8 @@ from spark_kbatch.options.topic import (
     numbers_of_a_new_topic,
 )
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, STAGING_RETENTION_MS
+from spark_kbatch.store.catalog import existing
 from spark_kbatch.store.commits import Commit, CommitHistory
-from spark_kbatch.store.listing import existing
 from spark_kbatch.store.os_errors import raises_kbatch_errors, translated, translated_each
 from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Catalog, Disks, Groups, Store, Upkeep
@@ -728,7 +728,7 @@ class Cluster:
         """Check everything that is stored, and write nothing; see `commit/cluster_repair.py`.
 
         Of a broker's logs it is the partitions' files; see `log/foreign/check.py`. In a bucket it is every
-        batch that the ledger refers to; see `bucket/checking.py`.
+        batch that the ledger refers to; see `bucket/remains.py`.
 
         Args:
             partitions: which, as (topic, number); by default all, including those of internal topics, and

@@ -41,8 +41,7 @@ from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Store
 
 if TYPE_CHECKING:
-    from spark_kbatch.bucket.polling import StreamPoll
-    from spark_kbatch.bucket.store import BucketStore
+    from spark_kbatch.bucket.store import BucketStore, StreamPoll
     from spark_kbatch.consumer.stream_planner import StreamPlanner
 
 
@@ -274,7 +273,7 @@ def open_stream(options: ReadOptions) -> StreamPlanner:
 def _polled(options: ReadOptions) -> Callable[[], Source]:
     @functools.cache
     def poll() -> StreamPoll:
-        from spark_kbatch.bucket.polling import StreamPoll  # noqa: PLC0415  only for a bucket
+        from spark_kbatch.bucket.store import StreamPoll  # noqa: PLC0415  only for a bucket
 
         store = open_bucket(options.path, store=options.store)
         return StreamPoll(store, options.poll_ms, monotonic_ms)

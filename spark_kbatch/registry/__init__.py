@@ -5,9 +5,8 @@ An id never changes its meaning in the context of a registry, so what is known o
 
     module      contents
     schemas     schemas as a registry has them, with those they refer to; what a registry is asked for
-    endpoint    requests over HTTP: URLs in turn, retries, bounds, errors
+    endpoint    the calls of the API, and requests over HTTP: URLs in turn, retries, bounds, errors
     connections connections whose answers have one time limit; imports urllib3
-    client      the five calls of the API
     folder      a registry that is a folder
     known       a registry's client that asks for nothing twice, and the machine's cache; the way in
 """

@@ -36,8 +36,7 @@ from spark_kbatch import clock, mutexes
 from spark_kbatch.errors import SchemaNotFoundError, SchemaRegistryUnavailableError
 from spark_kbatch.machine_files import MachineFiles
 from spark_kbatch.options.registry import RegistryOptions
-from spark_kbatch.registry.client import RegistryClient
-from spark_kbatch.registry.endpoint import Endpoint
+from spark_kbatch.registry.endpoint import Endpoint, RegistryClient
 from spark_kbatch.registry.folder import FolderRegistry
 from spark_kbatch.registry.schemas import (
     LATEST_VERSION,

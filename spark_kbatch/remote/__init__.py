@@ -7,11 +7,9 @@ named, so that an embedded one pays nothing for it.
     client      requests to whichever broker must answer them, retried; shared by all that use the same options
     metadata    brokers, topics, partitions and leaders, and how long they are cached
     producer    a producer to a cluster, and the topics that it finds
-    transport   finished batches to the brokers that lead their partitions, and their answers
-    producer_ids  producer ids that one producer of the process leaves to the next
+    transport   finished batches to the brokers that lead their partitions, and their answers; producer ids
     offsets     where partitions start and end, and the offsets of times
-    fetcher     the batches of one range, fetched ahead
-    empty_answers  what proves that there are none, where a broker sends none
+    fetcher     the batches of one range, fetched ahead; the proof that there are none
     source      the topics of a cluster, to plan and run reads
     job         a Spark job's writes: what is checked, what a task does, what the driver counts
     transactions  a transactional producer's coordinator, and the offsets of its group

@@ -57,6 +57,8 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+# Errors after which the same request may be answered: brokers learn of topics one after another.
+RETRIABLE = (RetriableError, UnknownTopicOrPartitionError)
 # A broker may not have heard yet of a topic that was just created: how often to ask for one.
 _ASKED_FOR_AN_UNKNOWN_TOPIC = 3
 _TOPICS_NAMED = 20  # in an error
@@ -163,12 +165,18 @@ class Client:
             found = self._read_metadata(frozenset(names), retries)
         return found
 
-    def topic(self, name: str) -> TopicMetadata:
+    def topic(self, name: str, *, fresh: bool = False) -> TopicMetadata:
         """Return the metadata of a topic, asking several times if it is unknown, as it may be new.
+
+        Args:
+            name: of the topic.
+            fresh: as of `metadata`.
 
         Raises:
             UnknownTopicOrPartitionError: names the topics that exist.
         """
+        if fresh:
+            self.metadata([name], fresh=True)
         return self._topics([name], self._retries("METADATA")).topics[name]
 
     def leader(self, topic_partition: TopicPartition) -> tuple[Node, int]:
@@ -645,7 +653,7 @@ class _Retries:
 
     def failed(self, where: str, why: KBatchError | str) -> None:
         """Note why an attempt failed if its error is retriable; otherwise raise the error."""
-        if isinstance(why, KBatchError) and not _is_retriable(why):
+        if isinstance(why, KBatchError) and not isinstance(why, RETRIABLE):
             raise why
         reason = why.reason if isinstance(why, DisconnectedError) else str(why)
         if where not in self._failures:
@@ -671,10 +679,6 @@ class _Retries:
                 f"no answer of {self._client.options} to a {self._what} request within "
                 f"{self._timeout_ms} ms: {failures or 'no broker answered'}"
             )
-
-
-def _is_retriable(error: KBatchError) -> bool:
-    return isinstance(error, (RetriableError, UnknownTopicOrPartitionError))
 
 
 def _error_codes(answer: Any) -> set[int]:

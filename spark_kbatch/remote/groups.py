@@ -33,8 +33,7 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
-from spark_kbatch.store.groups import CommittedByGroup, offsets_and_lag
-from spark_kbatch.wire import assignment
+from spark_kbatch.store.groups import CommittedByGroup, described_member, offsets_and_lag
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.protocol import (
@@ -164,12 +163,12 @@ def _described(client: Client, group: _Listed) -> _Described:
         return _Described(group.state, "", ())
     _ensure_none(found.error_code, f"asked {group.coordinator} for group {group.group_id!r}")
     members = tuple(
-        GroupMember(
+        described_member(
             one.member_id,
             getattr(one, "group_instance_id", None),
             one.client_id,
-            one.client_host.removeprefix("/"),  # which Java writes
-            assignment.partitions(bytes(one.member_assignment)),
+            one.client_host,
+            bytes(one.member_assignment),
         )
         for one in found.members
     )

@@ -12,7 +12,7 @@ or is run again, or a micro-batch that is repeated, writes its rows again: none 
 none is skipped, whatever became of its checkpoint. Within a task each record is written
 once and in order, whatever becomes of requests, because the producer is idempotent unless options say otherwise.
 
-A worker's connections and its producer id outlive the task (`client`, `producer_ids`).
+A worker's connections and its producer id outlive the task (`client`, `transport`).
 
 Where it differs from Spark's sink:
 

@@ -10,6 +10,7 @@ Nothing tells how many bytes lie between two offsets, so ranges are never divide
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,14 +28,13 @@ from spark_kbatch.model import (
     ReadRange,
     TopicPartition,
 )
-from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience, ReadOptions
+from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client, leased
 from spark_kbatch.remote.fetcher import PartitionFetcher
-from spark_kbatch.remote.metadata import TopicMetadata
 from spark_kbatch.store.source import FoundTopic
 
 logger = logging.getLogger(__name__)
@@ -101,11 +101,11 @@ class RemoteSource(PartitionsApart):
         """
         self.cluster = cluster
         self._patience = patience
-        self._is_closed = False
+        self.is_closed = False
 
     def close(self) -> None:
         """Make every later call raise ClosedError, including those of reads in progress."""
-        self._is_closed = True
+        self.is_closed = True
 
     # Topics.
 
@@ -122,14 +122,9 @@ class RemoteSource(PartitionsApart):
         Raises:
             UnknownTopicOrPartitionError: names the topics that exist.
         """
-        found = self._look_up(lambda client: _topic(client, name))
+        found = self._look_up(lambda client: client.topic(name, fresh=True))
         replicas = tuple(one.replicas for one in found.partitions)
         return Topic(name, found.topic_id, len(found.partitions), None, replicas)
-
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic, in order, or raise an error if it does not exist."""
-        found = self._look_up(lambda client: _topic(client, topic))
-        return [TopicPartition(topic, one.partition) for one in found.partitions]
 
     def existing_topics(self, names: Iterable[str]) -> dict[str, FoundTopic]:
         """Return the ids and partitions of those named topics that exist, after asking several times for others."""
@@ -156,36 +151,15 @@ class RemoteSource(PartitionsApart):
         if not wanted:
             return {}
         found = self._look_up(lambda client: offsets.edges(client, wanted))
-        times = _Times(self._times_of, wanted)
+        find = functools.partial(self.list_offsets, isolation=IsolationLevel.READ_UNCOMMITTED)
+        times = _Times(find, wanted)
         return {tp: RemoteView(tp, found[tp], times) for tp in wanted}
-
-    def _times_of(
-        self, times: Mapping[TopicPartition, int]
-    ) -> Mapping[TopicPartition, OffsetAndTimestamp | None]:
-        return self._look_up(lambda client: offsets.list_offsets(client, times))
-
-    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
-        """Return why an offset is gone, which a cluster does not tell."""
-        del topic_partition, offset
-        return ""
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return the offsets of all partitions of these topics, with the sizes unknown (-1)."""
         wanted = [tp for topic in topics for tp in self.partitions(topic)]
         views = self.views(wanted)
         return [PartitionInfo(tp, views[tp].offsets, SIZE_UNKNOWN) for tp in wanted]
-
-    def agreed_offsets(
-        self, topic_partition: TopicPartition, options: ReadOptions, action: str
-    ) -> tuple[int, int]:
-        """Return a partition's start and end offset, which each Spark task looks up for itself.
-
-        A cluster keeps no answer for the other tasks of an action.
-        """
-        del action
-        edges = self._look_up(lambda client: offsets.edges(client, [topic_partition]))
-        found = edges[topic_partition]
-        return found.log_start_offset, found.end_offset(options.isolation_level)
 
     # Records.
 
@@ -215,7 +189,7 @@ class RemoteSource(PartitionsApart):
 
         The id is compared when the last batch has come: the cluster tells it in metadata alone.
         """
-        self._ensure_open()
+        self.ensure_open()
         timeout_ms = self._patience.poll_timeout_ms
         with leased(self.cluster) as client:
             yield PartitionFetcher(
@@ -231,8 +205,8 @@ class RemoteSource(PartitionsApart):
             )
 
     def _ensure_same(self, client: Client, topic: str, topic_id: str) -> None:
-        self._ensure_open()
-        found = _topic(client, topic).topic_id if topic_id else ""
+        self.ensure_open()
+        found = client.topic(topic, fresh=True).topic_id if topic_id else ""
         if found and found != topic_id:
             raise recreated(topic, str(self.cluster))
 
@@ -240,7 +214,7 @@ class RemoteSource(PartitionsApart):
 
     def _look_up(self, ask: Callable[[Client], _T]) -> _T:
         """Return the cluster's answer to a query, repeated after retriable errors as options allow."""
-        self._ensure_open()
+        self.ensure_open()
         left = self._patience.look_ups_repeated
         while True:
             try:
@@ -253,12 +227,7 @@ class RemoteSource(PartitionsApart):
             time.sleep(self._patience.pause_ms / 1000)
             left -= 1
 
-    def _ensure_open(self) -> None:
-        if self._is_closed:
+    def ensure_open(self) -> None:
+        """Raise ClosedError if it is closed."""
+        if self.is_closed:
             raise ClosedError(str(self.cluster))
-
-
-def _topic(client: Client, name: str) -> TopicMetadata:
-    """Return a topic's metadata, read from the cluster now and not from the cache."""
-    client.metadata([name], fresh=True)
-    return client.topic(name)

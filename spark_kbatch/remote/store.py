@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from spark_kbatch.errors import ClosedError, ConfigError
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.options import arguments
 from spark_kbatch.options.producer import PRODUCER_OPTIONS, parse_producer_options
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience
@@ -51,7 +51,6 @@ class RemoteStore:
         self.options = options
         self.source = RemoteSource(options, patience)
         self.catalog, self.groups = RemoteCatalog(self.client), RemoteGroups(self.client)
-        self._is_closed = False
 
     @property
     def address(self) -> str:
@@ -78,7 +77,7 @@ class RemoteStore:
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
         """Lease a client of the cluster."""
-        self._ensure_open()
+        self.source.ensure_open()
         with leased(self.options) as client:
             yield client
 
@@ -90,7 +89,7 @@ class RemoteStore:
         """
         from spark_kbatch.remote.producer import open_producer  # noqa: PLC0415  reads need none
 
-        self._ensure_open()
+        self.source.ensure_open()
         keys = dict.fromkeys(topic_key(name).lower() for name in (*config, *options))
         for key in keys:
             if key in _CLUSTER_KEYS - _PRODUCER_KEYS:
@@ -119,14 +118,9 @@ class RemoteStore:
 
     def close(self) -> None:
         """Close idle connections; every later call raises ClosedError, and so do reads in progress."""
-        if not self._is_closed:
-            self._is_closed = True
+        if not self.source.is_closed:
             self.source.close()
             close_idle_clients(self.options)
-
-    def _ensure_open(self) -> None:
-        if self._is_closed:
-            raise ClosedError(self.address)
 
 
 def parse_connection(

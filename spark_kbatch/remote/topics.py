@@ -161,7 +161,7 @@ class RemoteCatalog:
                 # By its id, so that a request that is sent again deletes no other topic with this name.
                 topic = DeleteTopicsRequest.DeleteTopicState
                 one = (
-                    topic(name=None, topic_id=_uuid_of(found.topic_id))
+                    topic(name=None, topic_id=uuid.UUID(bytes=bytes_of_uuid(found.topic_id)))
                     if found.topic_id
                     else topic(name=name, topic_id=uuid.UUID(int=0))
                 )
@@ -194,8 +194,7 @@ class RemoteCatalog:
             (created,) = client.request_controller(ApiKey.CREATE_PARTITIONS, body).results
 
             def count() -> int:
-                client.metadata([name], fresh=True)
-                return len(client.topic(name).partitions)
+                return len(client.topic(name, fresh=True).partitions)
 
             if created.error_code != ErrorCode.INVALID_PARTITIONS or count() != total_count:
                 _ensure_done(created, f"topic {name!r} cannot have {total_count} partitions")
@@ -316,8 +315,7 @@ def _find(
     found: list[RemoteTopic] = []
 
     def look() -> bool:
-        client.metadata([name], fresh=True)
-        topic = client.topic(name)
+        topic = client.topic(name, fresh=True)
         entries = _entries_of(client, [name]).get(name)
         if entries is None or not is_shown(entries):
             return False
@@ -430,10 +428,6 @@ def _wait_until(client: Client, is_done: Callable[[], bool], otherwise: str) -> 
 
 def _timeout_ms(client: Client) -> int:
     return min(client.options.request_timeout_ms, client.options.default_api_timeout_ms)
-
-
-def _uuid_of(topic_id: str) -> uuid.UUID:
-    return uuid.UUID(bytes=bytes_of_uuid(topic_id))
 
 
 def _settings(config: Any) -> dict[str, object]:

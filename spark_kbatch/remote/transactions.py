@@ -25,19 +25,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from spark_kbatch.errors import (
     ConfigError,
     KBatchError,
     RequestTimedOutError,
-    RetriableError,
-    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition, numbers_by_topic
 from spark_kbatch.producer.idempotence import Sequences
-from spark_kbatch.record.header import NO_LEADER_EPOCH
-from spark_kbatch.remote.client import Client
+from spark_kbatch.remote.client import RETRIABLE, Client
+from spark_kbatch.store.groups import OffsetAndMetadata
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode, code_of, error_of
 from spark_kbatch.wire.protocol import (
@@ -68,14 +66,6 @@ _REQUIRE_STABLE_SINCE = 7  # OffsetFetch
 def is_fenced(error: KBatchError) -> bool:
     """Return True if an error means that the producer was fenced by a newer one or timed out."""
     return code_of(error) in _FENCED
-
-
-class OffsetToCommit(NamedTuple):
-    """An offset that a consumer group has committed, with metadata and the epoch of the record before it."""
-
-    offset: int
-    metadata: str
-    leader_epoch: int = NO_LEADER_EPOCH
 
 
 class Transactions:
@@ -123,7 +113,7 @@ class Transactions:
         """Return new sequence numbers, for the batches of the producer id that `take_over` has got."""
         return Sequences(lambda: self.producer_id, transactional_epoch=self.producer_epoch)
 
-    def committed(self) -> dict[TopicPartition, OffsetToCommit]:
+    def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the group's committed offsets.
 
         Raises:
@@ -146,7 +136,7 @@ class Transactions:
 
         answer = self._ask(_GROUP, ApiKey.OFFSET_FETCH, body, errors, _REQUIRE_STABLE_SINCE)
         return {
-            TopicPartition(topic.name, one.partition_index): OffsetToCommit(
+            TopicPartition(topic.name, one.partition_index): OffsetAndMetadata(
                 one.committed_offset, one.metadata or "", one.committed_leader_epoch
             )
             for topic in answer.topics
@@ -181,7 +171,7 @@ class Transactions:
         self._partitions |= new
         self._ask(_TRANSACTION, ApiKey.ADD_PARTITIONS_TO_TXN, body, errors)
 
-    def add_offsets(self, offsets: Mapping[TopicPartition, OffsetToCommit]) -> None:
+    def add_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit offsets of the group in the open transaction, or begin one with them."""
         body = AddOffsetsToTxnRequest(
             transactional_id=self.name,
@@ -279,11 +269,11 @@ class Transactions:
                 if not found:
                     return answer
                 error = error_of(found, f"{api_key.name} of {self.name!r}")
-            except (RetriableError, UnknownTopicOrPartitionError) as failed:
+            except RETRIABLE as failed:
                 error = failed
             if found in _ANOTHER_COORDINATOR or not found:
                 self._coordinators.pop(kind, None)
-            if not isinstance(error, (RetriableError, UnknownTopicOrPartitionError)):
+            if not isinstance(error, RETRIABLE):
                 raise error
             logger.debug("%s of %s is tried again: %s", api_key.name, self.name, error)
             short = found == ErrorCode.CONCURRENT_TRANSACTIONS

@@ -9,8 +9,15 @@ explain, and after a lost connection; from whichever broker is free. A broker th
 longer leads the partition may name the one that does.
 
 A client is leased from the pool of the process when the transport is made, and goes back when it is closed, which
-the sender's thread does at its end; so do the producer's id and sequence numbers. In transactions, both are those
-of the transactions.
+the sender's thread does at its end. In transactions it is that of the transactions, and so is the producer's id.
+
+Else a producer that ends leaves its id, with the sequence number of each partition, to the next one
+of the process to the same cluster: a cluster remembers a producer id for a day after its last
+write, and a Spark worker runs many short tasks. Two producers at the same time have different ids.
+A forked child takes its own. Another cluster may come to answer at the same address, such as a
+broker for tests that starts with an empty disk each time. It gives the same ids to others, and
+would take their batches for repetitions of each other. So an id goes with the id of its cluster,
+which the next producer compares.
 
     answer of a broker                      the sender gets
     DUPLICATE_SEQUENCE_NUMBER               success: the batch was written before; its offset is not known
@@ -22,16 +29,18 @@ of the transactions.
     anything else                           the error that the table of codes names
 
 Source: Kafka clients/producer/internals/Sender.java, ProducerMetadata.java; clients/NetworkClient.java
-(DefaultMetadataUpdater); KIP-951.
+(DefaultMetadataUpdater); clients/producer/internals/TransactionManager.java; producer.id.expiration.ms; KIP-951.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from spark_kbatch.clock import monotonic_ms
@@ -46,10 +55,10 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import CODECS, AppendResult, TopicPartition
 from spark_kbatch.options.remote import ClusterOptions
+from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.record.header import unpack
 from spark_kbatch.remote.client import bootstrap_nodes, leased
 from spark_kbatch.remote.metadata import ClusterMetadata, MetadataCache, TopicMetadata
-from spark_kbatch.remote.producer_ids import ProducerIdentity, passed_on_identity
 from spark_kbatch.remote.transactions import Transactions
 from spark_kbatch.store.transport import NEVER_MS, Answer, LeaderOf, ProduceBatch, SendRequest
 from spark_kbatch.wire.backoff import ExponentialBackoff
@@ -95,6 +104,14 @@ class _Leader(NamedTuple):
     epoch: int  # -1 if the cluster does not tell
 
 
+@dataclass
+class _ProducerIdentity:
+    """A producer id with its sequence numbers, and the cluster that gave it."""
+
+    sequences: Sequences
+    cluster_id: str = ""  # if it is known
+
+
 class BrokerTransport:
     """A producer's connection to one real cluster: sends its batches, and finds partition leaders.
 
@@ -121,11 +138,11 @@ class BrokerTransport:
         if transactions is None:
             self._client = self._leases.enter_context(leased(options))
             self._identity = self._leases.enter_context(
-                passed_on_identity(options, self._new_producer_id)
+                _passed_on_identity(options, self._new_producer_id)
             )
         else:
             self._client = transactions.client
-            self._identity = ProducerIdentity(transactions.sequences())
+            self._identity = _ProducerIdentity(transactions.sequences())
         self._transactional_id = None if transactions is None else transactions.name
         self._last_version = PRODUCE_MAX_VERSION_OF_TRANSACTIONS if transactions else None
         self._connections = self._client.connections
@@ -467,6 +484,37 @@ class BrokerTransport:
         if answer.error_code:
             raise error_of(answer.error_code, f"asked {self._options} for a producer id")
         return int(answer.producer_id)
+
+
+# Of producers that have ended. Needs no lock: append and pop are atomic.
+_free_identities: dict[ClusterOptions, list[_ProducerIdentity]] = {}
+
+
+@contextmanager
+def _passed_on_identity(
+    options: ClusterOptions, new_producer_id: Callable[[], int]
+) -> Iterator[_ProducerIdentity]:
+    """Yield the producer id of a producer that has ended, or a new one, and keep it for the next one.
+
+    Args:
+        options: of the cluster.
+        new_producer_id: asks the cluster for an id, when the first batch needs one.
+    """
+    process_id = os.getpid()
+    free = _free_identities.setdefault(options, [])
+    try:
+        identity = free.pop()
+        identity.sequences = identity.sequences.passed_on(new_producer_id)
+    except IndexError:
+        identity = _ProducerIdentity(Sequences(new_producer_id))
+    try:
+        yield identity
+    finally:
+        if os.getpid() == process_id:
+            free.append(identity)
+
+
+os.register_at_fork(after_in_child=_free_identities.clear)
 
 
 def _ensure_version(version: int, batches: Iterable[ProduceBatch]) -> None:

@@ -1,13 +1,17 @@
-"""The topics of a place of our own, to create: what follows from finding, planning and creating one of them."""
+"""The topics of a place of our own: what follows from finding, planning and creating one, and lists of them.
+
+Lists go on while some topics are damaged, or are deleted meanwhile.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from spark_kbatch.errors import UnknownTopicOrPartitionError
+from spark_kbatch.errors import KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.options.topic import (
     Topic,
     TopicConfig,
@@ -16,6 +20,8 @@ from spark_kbatch.options.topic import (
     parse_topic_options,
     settings_of_a_new_topic,
 )
+
+_Result = TypeVar("_Result")
 
 
 class OwnCatalog(Protocol):
@@ -176,3 +182,40 @@ class OwnCatalog(Protocol):
             return topic
 
         return find
+
+
+def existing(find: Callable[[str], Topic], names: Iterable[str]) -> list[Topic]:
+    """Return the topics with these names, without those deleted since the names were listed."""
+    found = []
+    for name in names:
+        with contextlib.suppress(UnknownTopicOrPartitionError):
+            found.append(find(name))
+    return found
+
+
+def damaged_topics(
+    find: Callable[[str], Topic], names: Iterable[str]
+) -> dict[str, KafkaStorageError]:
+    """Return those of the named topics whose files are damaged, with the errors."""
+    found = {}
+    for name in names:
+        try:
+            find(name)
+        except UnknownTopicOrPartitionError:
+            continue
+        except KafkaStorageError as error:
+            found[name] = error
+    return found
+
+
+def skipping_deleted(
+    find: Callable[[str], Topic], names: Sequence[str], work: Callable[[list[str]], _Result]
+) -> _Result:
+    """Call `work` with the named topics that exist, again if one is deleted meanwhile; return its result."""
+    while True:
+        found = existing(find, names)
+        try:
+            return work([topic.name for topic in found])
+        except UnknownTopicOrPartitionError:
+            if existing(find, names) == found:
+                raise

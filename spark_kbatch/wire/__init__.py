@@ -17,7 +17,6 @@ before anything is allocated.
     messages      the table: each request's number, versions and fields
     codec         values of the table's messages, bounds-checked decoders, encoders
     records       the requests that write and read records
-    assignment    the partitions that a consumer of a group was assigned
     errors        error codes <-> exceptions
     framing       outgoing and incoming frames
     channel       a connected socket that carries frames
@@ -25,7 +24,6 @@ before anything is allocated.
     tls           a client's TLS, from Kafka's `ssl.*` options
     sasl          a client's authentication; imports kafka-python's mechanisms
     oauth         tokens for it
-    in_flight     the unanswered requests of one connection
     connection    a client's side of one connection: versions, authentication, requests, answers
     connections   a client's connections to all servers, on one selector
     backoff       pauses that double with each attempt

@@ -9,7 +9,12 @@ those in flight are answered, and the exchange is over.
 A connection does only what its channel allows at the moment, and does not wait. Its owner tells it when the
 socket is ready, closes it when it raises, and delivers the `completions`.
 
-Source: Kafka clients/.../clients/NetworkClient.java, NodeApiVersions.java.
+Requests in flight are those sent, or being sent, and not yet answered. Answers arrive in the order
+of requests. Another request may be sent if none is in flight, or if the last one is written and
+fewer than the maximum are in flight. So a connection has one send at a time, and stops sending to a
+peer that does not read.
+
+Source: Kafka clients/.../clients/NetworkClient.java, NodeApiVersions.java, InFlightRequests.java.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import INT_MAX
 from spark_kbatch.wire.channel import Channel
 from spark_kbatch.wire.errors import ErrorCode, error_of
-from spark_kbatch.wire.in_flight import InFlightRequest, InFlightRequests
+from spark_kbatch.wire.framing import Send
 from spark_kbatch.wire.protocol import (
     SUPPORTED,
     ApiKey,
@@ -81,6 +86,25 @@ class Completion(NamedTuple):
         self.on_complete(self.body, self.error)
 
 
+@dataclass(slots=True)
+class _InFlightRequest:
+    """A request that awaits its answer."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    send: Send
+    sent_at_ms: int  # monotonic
+    timeout_ms: int
+    expects_response: bool
+    on_complete: OnComplete
+
+    @property
+    def expires_at_ms(self) -> int:
+        """The time at which the request times out, on the monotonic clock."""
+        return self.sent_at_ms + self.timeout_ms
+
+
 class Connection:
     """One connection to a Kafka server. Not thread-safe."""
 
@@ -109,7 +133,7 @@ class Connection:
         self._completions = completions
         self._config = config
         self._monotonic_ms = monotonic_ms
-        self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
+        self._in_flight: deque[_InFlightRequest] = deque()  # in the order in which they were sent
         self._correlation_id = 0
         self._versions: Mapping[int, Versions] | None = None
         self._throttled_until_ms = 0
@@ -148,7 +172,12 @@ class Connection:
 
     def _takes_requests(self) -> bool:
         """Return True if a request may be sent now, even if it is time to authenticate again."""
-        return self.is_ready and self._in_flight.can_send_more() and not self.throttled_ms()
+        if not self.is_ready or self.throttled_ms():
+            return False
+        if not self._in_flight:
+            return True
+        has_room = len(self._in_flight) < self._config.max_in_flight_requests_per_connection
+        return has_room and self._in_flight[-1].send.is_complete
 
     def throttled_ms(self) -> int:
         """Return how many ms are left of the time for which the server has throttled this client."""
@@ -211,8 +240,8 @@ class Connection:
         if self._channel.write() is None:
             return
         self.last_active_ms = self._monotonic_ms()
-        ended = self._in_flight.take_last_if_answered_by_none()
-        if ended is not None:
+        if self._in_flight and not self._in_flight[-1].expects_response:
+            ended = self._in_flight.pop()
             self._completions.append(Completion(ended.on_complete, None, None))
 
     def read(self) -> None:
@@ -235,7 +264,7 @@ class Connection:
         self.last_active_ms = self._monotonic_ms()
         request = self._answered(frame)
         body = decode_response(request.api_key, request.version, frame).body
-        self._in_flight.take_first()
+        self._in_flight.popleft()
         self._note_throttling(body)
         if self._versions is None:
             self._learn_versions(request.version, body)
@@ -247,15 +276,16 @@ class Connection:
 
     def has_expired(self) -> bool:
         """Return True if a request has timed out; close the connection then."""
-        return self._in_flight.expired(self._monotonic_ms()) is not None
+        now_ms = self._monotonic_ms()
+        return any(one.expires_at_ms <= now_ms for one in self._in_flight)
 
     def next_expiry_ms(self) -> int | None:
         """Return the time of the next time-out; None if no request is in flight."""
-        return self._in_flight.next_expiry_ms()
+        return min((one.expires_at_ms for one in self._in_flight), default=None)
 
     def maybe_authenticate_again(self) -> bool:
         """Start to authenticate again if the session is almost over and no request is in flight."""
-        due = self._is_session_over() and self._is_authenticated and not len(self._in_flight)
+        due = self._is_session_over() and self._is_authenticated and not self._in_flight
         if due:
             self._start_to_authenticate()
         return due
@@ -264,7 +294,8 @@ class Connection:
         """Close the socket, and fail the requests in flight: with `error`, or as lost for a reason."""
         self._channel.close()
         now_ms = self._monotonic_ms()
-        for one in self._in_flight.take_all():
+        while self._in_flight:
+            one = self._in_flight.popleft()
             failure = error or self._failure(one, reason, now_ms)
             self._completions.append(Completion(one.on_complete, None, failure))
 
@@ -276,7 +307,7 @@ class Connection:
         """Return the socket's descriptor, for a selector."""
         return self._channel.fileno()
 
-    def _failure(self, request: InFlightRequest, reason: str, now_ms: int) -> KBatchError:
+    def _failure(self, request: _InFlightRequest, reason: str, now_ms: int) -> KBatchError:
         if request.expires_at_ms > now_ms:
             return DisconnectedError(self._server, reason)
         name = ApiKey(request.api_key).name
@@ -290,8 +321,8 @@ class Connection:
         self._correlation_id = self._correlation_id % _MAX_CORRELATION_ID + 1
         correlation_id = self._correlation_id
         pieces = encode_request(api_key, version, correlation_id, self._config.client_id, body)
-        self._in_flight.add(
-            InFlightRequest(
+        self._in_flight.append(
+            _InFlightRequest(
                 api_key,
                 version,
                 correlation_id,
@@ -303,9 +334,9 @@ class Connection:
             )
         )
 
-    def _answered(self, frame: memoryview) -> InFlightRequest:
+    def _answered(self, frame: memoryview) -> _InFlightRequest:
         """Return the request that the frame answers, after checking the correlation id."""
-        request = self._in_flight.first()
+        request = self._in_flight[0] if self._in_flight else None
         found = int.from_bytes(frame[:4], "big", signed=True)
         expected = "none" if request is None else request.correlation_id
         if request is None or found != request.correlation_id or not request.send.is_complete:

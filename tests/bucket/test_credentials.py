@@ -17,8 +17,7 @@ from click.testing import CliRunner
 
 import spark_kbatch
 from spark_kbatch.bucket import real_objects
-from spark_kbatch.bucket.credentials import FunctionCredentials
-from spark_kbatch.bucket.real_objects import RealObjects
+from spark_kbatch.bucket.real_objects import FunctionCredentials, RealObjects
 from spark_kbatch.bucket.urls import objects_at
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import (

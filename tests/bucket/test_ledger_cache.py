@@ -17,7 +17,7 @@ from spark_kbatch.bucket import shared_ledger
 from spark_kbatch.bucket.checkpoints import pack_heads
 from spark_kbatch.bucket.entries import Fence
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY, KNOWN_MAX, QUIET_MS
-from spark_kbatch.bucket.ledger_cache import LedgerCache, store_of
+from spark_kbatch.bucket.shared_ledger import LedgerCache, store_of
 from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.bucket.urls import ledger_at, place_in_memory

@@ -13,8 +13,7 @@ from spark_kbatch.bucket.entries import LedgerCommit, TopicCreation
 from spark_kbatch.bucket.extents import DataExtent, Stretch, Stretches, pack_index
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
 from spark_kbatch.bucket.objects import MemoryObjects
-from spark_kbatch.bucket.polling import StreamPoll
-from spark_kbatch.bucket.store import BucketStore
+from spark_kbatch.bucket.store import BucketStore, StreamPoll
 from spark_kbatch.opening.stores import open_stream, open_topics
 from spark_kbatch.options.read import parse_read_options, parse_stream_read_options
 from tests.support.bucket_jobs import begun, rows, staged

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 import spark_kbatch
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.objects import CreateAnswer, MemoryObjects, ObjectInfo
-from spark_kbatch.bucket.rights import tried
+from spark_kbatch.bucket.probe import tried
 from spark_kbatch.bucket.urls import place_in_memory
 from spark_kbatch.cli import consuming
 from spark_kbatch.cli.main import cli

@@ -10,7 +10,7 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.files import Files
 from spark_kbatch.model import GroupMember, GroupOffset, TopicPartition
-from spark_kbatch.wire.assignment import partitions
+from spark_kbatch.store.groups import assigned_partitions
 from tests.support import builders, stored_groups
 
 EVENTS = [TopicPartition("events", number) for number in range(3)]
@@ -97,7 +97,7 @@ def test_users_who_may_only_read_get_the_address_that_the_server_wrote(
 def test_an_assignment_has_its_partitions() -> None:
     data = stored_groups.assignment({"b": [1], "a": [0, 2]})
 
-    assert [tuple(one) for one in partitions(data)] == [("a", 0), ("a", 2), ("b", 1)]
+    assert [tuple(one) for one in assigned_partitions(data)] == [("a", 0), ("a", 2), ("b", 1)]
 
 
 @pytest.mark.parametrize(
@@ -113,4 +113,4 @@ def test_an_assignment_has_its_partitions() -> None:
     ],
 )
 def test_bytes_that_are_not_an_assignment_have_no_partitions(data: bytes) -> None:
-    assert partitions(data) == ()
+    assert assigned_partitions(data) == ()

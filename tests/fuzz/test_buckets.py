@@ -73,7 +73,7 @@ class Forger:
         self.objects = _bucket()
         found = read_cluster(self.objects)
         assert found is not None
-        self._folder = f"{found.cluster_id}/"
+        self._folder = f"{found}/"
         self._all = {one.name: self.objects.get(one.name) or b"" for one in self.objects.list("")}
         checkpoints = self._folder + names.CHECKPOINTS
         (self._root,) = [name for name in self._all if name.startswith(checkpoints)]

@@ -24,7 +24,7 @@ import spark_kbatch
 from spark_kbatch import SchemaNotFoundError
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import IncompatibleSchemaError
-from spark_kbatch.registry.client import RegistryClient
+from spark_kbatch.registry.endpoint import RegistryClient
 from spark_kbatch.registry.schemas import (
     LATEST_VERSION,
     RegisteredSchema,

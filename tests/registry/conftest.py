@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from spark_kbatch.options.registry import RegistryOptions, parse_registry_options
-from spark_kbatch.registry.client import RegistryClient
-from spark_kbatch.registry.endpoint import Endpoint, RegistryTimeouts
+from spark_kbatch.registry.endpoint import Endpoint, RegistryClient, RegistryTimeouts
 from tests.support.fake_registry import FakeRegistry
 
 # A machine that is busy with something else answers late.

@@ -24,8 +24,7 @@ from spark_kbatch.errors import (
     SchemaRegistryError,
     SchemaRegistryUnavailableError,
 )
-from spark_kbatch.registry.client import RegistryClient
-from spark_kbatch.registry.endpoint import Endpoint, RegistryTimeouts
+from spark_kbatch.registry.endpoint import Endpoint, RegistryClient, RegistryTimeouts
 from spark_kbatch.registry.schemas import LATEST_VERSION, Schema
 from tests.registry.conftest import TIMEOUTS, Pauses, client_of, endpoint_of, options_of
 from tests.support.certificates import Authority

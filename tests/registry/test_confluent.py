@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import schema_registry as confluent
 
-from spark_kbatch.registry.client import RegistryClient
+from spark_kbatch.registry.endpoint import RegistryClient
 from spark_kbatch.registry.schemas import LATEST_VERSION, Schema, SchemaReference
 from tests.registry.conftest import client_of
 from tests.support.fake_registry import FakeRegistry

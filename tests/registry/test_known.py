@@ -16,8 +16,7 @@ from spark_kbatch.errors import (
     SchemaRegistryError,
     SchemaRegistryUnavailableError,
 )
-from spark_kbatch.registry.client import RegistryClient
-from spark_kbatch.registry.endpoint import Endpoint
+from spark_kbatch.registry.endpoint import Endpoint, RegistryClient
 from spark_kbatch.registry.folder import FolderRegistry
 from spark_kbatch.registry.known import KnownSchemas, SchemaCache, registry_of
 from spark_kbatch.registry.schemas import (

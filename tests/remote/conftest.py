@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import spark_kbatch
-from spark_kbatch.remote import producer_ids
+from spark_kbatch.remote import transport
 from spark_kbatch.remote.client import close_idle_clients
 from spark_kbatch.server.server import Server
 from tests.support import builders
@@ -16,7 +16,7 @@ from tests.support import builders
 
 @pytest.fixture(autouse=True)
 def _empty_pools() -> Iterator[None]:
-    producer_ids._free.clear()
+    transport._free_identities.clear()
     yield
     close_idle_clients()
 

@@ -27,7 +27,7 @@ from spark_kbatch.model import CODECS, TopicPartition
 from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.options.remote import ClusterOptions, parse_cluster_options
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.remote import producer_ids
+from spark_kbatch.remote import transport
 from spark_kbatch.remote.producer import open_producer
 from spark_kbatch.server.intercepts import InterceptedRequest
 from spark_kbatch.server.server import Server
@@ -400,13 +400,13 @@ def test_another_cluster_at_the_same_address_gives_another_producer_id(tmp_path:
         with cluster.serve() as server:
             port = int(server.bootstrap_servers.rpartition(":")[2])
             send(server, b"before", 0)
-    inherited = {options: list(free) for options, free in producer_ids._free.items()}
+    inherited = {options: list(free) for options, free in transport._free_identities.items()}
     with builders.a_cluster(tmp_path / "after", topics={"events": 2}) as cluster:
         with cluster.serve(port=port) as server:
-            producer_ids._free.clear()  # as another process
+            transport._free_identities.clear()  # as another process
             send(server, b"of another process", 1)
-            producer_ids._free.clear()
-            producer_ids._free.update(inherited)
+            transport._free_identities.clear()
+            transport._free_identities.update(inherited)
             send(server, b"after", 1)
         assert values(cluster, 1) == [b"of another process", b"after"]
 

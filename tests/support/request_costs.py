@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 from spark_kbatch.bucket import job, ledger, shared_ledger
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
-from spark_kbatch.bucket.ledger_cache import LedgerCache
 from spark_kbatch.bucket.maintenance import Maintenance
+from spark_kbatch.bucket.shared_ledger import LedgerCache
 from spark_kbatch.bucket.urls import place_in_memory
 from spark_kbatch.opening import stores
 from spark_kbatch.options.read import parse_stream_read_options
