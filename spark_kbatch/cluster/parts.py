@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 _DELETER_PATIENCE_S = 0.05
 _ELECTION_PATIENCE_S = 0.02  # of readers that can ask again
+PRODUCER_IDS_BLOCK_SIZE = 1000
 
 
 class FolderParts:
@@ -67,6 +69,9 @@ class FolderParts:
         self.manager = ReplicaManager(files, self.metadata, clock.now_ms)
         self.snapshots = Snapshots(self.manager, self._elect, self._finish_deletions)
         self._committers: dict[bool, Coordinator] = {}  # by whether they flush
+        # Guarded by the metadata lock, which excludes threads too and which no child inherits.
+        self._producer_ids: Iterator[int] = iter(())
+        self._process_id = os.getpid()
         if arguments.boolean("create", create) and not self.metadata.cluster_file.exists():
             # Only few processes create one.
             from spark_kbatch.replica.cluster_creation import create_cluster  # noqa: PLC0415
@@ -131,11 +136,24 @@ class FolderParts:
     def new_producer_id(self, *, deadline: float | None = None) -> int:
         """Return a producer id that no other producer of this cluster has had, in any process.
 
+        Each process takes a block of them, a forked child its own, and gives them out one by one. The rest of
+        a block is never given out once the process ends.
+
         Raises:
+            LockTimeoutError: the metadata lock was not free by the deadline, a time of `clock.monotonic_s`.
             KafkaStorageError: the cluster's folder cannot be written.
+
+        Source: Kafka transaction-coordinator/.../RPCProducerIdManager.java, ProducerIdsBlock.java.
         """
         try:
-            return self.manager.producer_ids.next(deadline=deadline)
+            with self.manager.locks.metadata(deadline=deadline):
+                if self._process_id != os.getpid():
+                    self._producer_ids, self._process_id = iter(()), os.getpid()
+                for producer_id in self._producer_ids:
+                    return producer_id
+                block = self.metadata.cluster_file.take_producer_ids(PRODUCER_IDS_BLOCK_SIZE)
+                self._producer_ids = iter(block)
+                return next(self._producer_ids)
         except OSError as error:
             raise KafkaStorageError.of(error, "no producer id can be had") from error
 

@@ -35,7 +35,6 @@ from spark_kbatch.cluster.group_records import GroupKey, GroupMetadata
 from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.options.group import GroupConfig
-from spark_kbatch.server.client_warnings import client_warnings
 from spark_kbatch.server.groups import subscription
 from spark_kbatch.server.groups.group import (
     NO_MEMBER_ID,
@@ -59,6 +58,7 @@ from spark_kbatch.server.groups.memory import (
     size_of_texts,
 )
 from spark_kbatch.server.groups.timers import Timers
+from spark_kbatch.server.peers import client_warnings
 from spark_kbatch.wire.errors import ErrorCode, code_of
 
 logger = logging.getLogger(__name__)
