@@ -127,6 +127,11 @@ class FolderParts:
             self._committers[flush] = known
         return known
 
+    @property
+    def commits(self) -> Coordinator:
+        """The coordinator that flushes, for all who only finish what others left unfinished."""
+        return self.coordinator(flush=True)
+
     def running_server(self) -> ServerAddress | None:
         """Return the address at which some process serves this cluster now; None if no one does."""
         from spark_kbatch.cluster import ownership  # noqa: PLC0415  loads options of servers
@@ -161,22 +166,20 @@ class FolderParts:
 
     def _elect(self, topic_partitions: Collection[TopicPartition]) -> None:
         """Elect new leaders for partitions whose leaders cannot be read or lost records; only log failures."""
-        commits = self.coordinator(flush=True)
         others = [tp for tp in topic_partitions if tp != TRANSACTION_STATE]
         try:
             if len(others) < len(topic_partitions):
-                commits.roll_forward()
+                self.commits.roll_forward()
         except (OSError, KBatchError) as error:
             logger.warning("no leader is elected for now: %s", error)
-        self.manager.replicate(others, commits, flush=True)
+        self.manager.replicate(others, self.commits, flush=True)
 
     def _finish_deletions(self, topic_partitions: Collection[TopicPartition]) -> None:
         """Have leaders delete what another member has deleted, unless a lock is held: its holder does it."""
-        commits = self.coordinator(flush=True)
         deadline = monotonic_s() + _DELETER_PATIENCE_S
         for topic_partition in topic_partitions:
             try:
-                self._lock_once(topic_partition, commits, deadline)
+                self._lock_once(topic_partition, deadline)
             except (OSError, KBatchError) as error:
                 logger.debug("a deletion in %s is left to others: %s", topic_partition, error)
 
@@ -186,11 +189,10 @@ class FolderParts:
         Raises:
             NotLeaderOrFollowerError: a lock was held for longer.
         """
-        commits = self.coordinator(flush=True)
         deadline = monotonic_s() + _ELECTION_PATIENCE_S
         for topic_partition in topic_partitions:
             try:
-                self._lock_once(topic_partition, commits, deadline)
+                self._lock_once(topic_partition, deadline)
             except LockTimeoutError as error:
                 raise NotLeaderOrFollowerError(
                     f"the leader of {topic_partition} cannot be read, and another one cannot be elected "
@@ -199,16 +201,14 @@ class FolderParts:
             except (OSError, KBatchError) as error:
                 logger.warning("no leader of %s is elected for now: %s", topic_partition, error)
 
-    def _lock_once(
-        self, topic_partition: TopicPartition, commits: Coordinator, deadline: float
-    ) -> None:
+    def _lock_once(self, topic_partition: TopicPartition, deadline: float) -> None:
         """Take a partition's lock and let it go: that elects a leader, and finishes a deletion, first."""
         if topic_partition == TRANSACTION_STATE:
-            commits.roll_forward(deadline=deadline)
+            self.commits.roll_forward(deadline=deadline)
             return
         with (
             self.manager.writing(),
-            self.manager.locked([topic_partition], commits, deadline=deadline),
+            self.manager.locked([topic_partition], self.commits, deadline=deadline),
         ):
             pass
 

@@ -14,7 +14,6 @@ There is no server: each process that appends does what is due for the partition
     administration    creating, growing, altering and deleting topics; replicas and log dirs, and what is lost
                       without those in sync
     cluster_creation  creating a cluster, and restoring one from its log dirs
-    lost_topics       recreating a topic's lost file
 
 Which topics and partitions there are is `catalog/`'s.
 """
