@@ -27,7 +27,7 @@ from spark_kbatch.bucket.objects import CreateAnswer, MemoryObjects
 from spark_kbatch.bucket.real_objects import FunctionCredentials
 from spark_kbatch.bucket.urls import ledger_at
 from spark_kbatch.catalog import folder_clock
-from spark_kbatch.cluster.agreements import KEPT_MS, Agreements
+from spark_kbatch.cluster.folder_store import KEPT_MS, Agreements
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import (
     InvalidTimestampError,
@@ -93,16 +93,16 @@ USES = {
         "now_ms": SHOWN,
         "latest_ms": REFUSED,
     },
-    "cluster/agreements.py": {
+    "cluster/folder_store.py": {
         "Agreements._read": AGREED,
         "Agreements._folder": AGREED,
         "Agreements._remove_old": AGREED,
         "Agreements._remove_if_old": AGREED,
     },
+    "cluster/groups.py": {"FolderGroups.alter_offsets.changes": TIMES},
     "cluster/offsets_store.py": {
         "OffsetsStore.append": TIMES,
         "OffsetsStore._rewrite": TIMES,
-        "alter_offsets": TIMES,
     },
     "commit/coordinator.py": {
         "Coordinator._publish_locked": TIMES,

@@ -73,17 +73,17 @@ DOORS = {
         "truncation", "validator",
     },
     "producer": {
-        "accumulator", "batch", "futures", "idempotence", "memory", "metrics", "nodes", "producer", "sender",
+        "accumulator", "batch", "futures", "idempotence", "memory", "metrics", "producer", "sender",
         "task_producer",
     },
     "consumer": {"planning", "reading", "rows", "same_topic", "stream_planner", "topic_reader"},
     "replica": {
-        "administration", "cluster_creation", "delayed_fetch", "lost_topics", "manager", "partition", "view",
+        "administration", "cluster_creation", "delayed_fetch", "manager", "partition", "view",
     },
     "registry": {"known", "schemas"},
     "catalog": {"cluster_file", "deletions", "folder_clock", "json_files", "log_dirs", "metadata", "partition_states", "paths"},
     "commit": {
-        "cluster_repair", "coordinator", "history", "internal_topics", "snapshot", "staging",
+        "coordinator", "history", "internal_topics", "snapshot", "staging",
     },
     "remote": {"batch_producer", "client", "metadata", "offsets", "source", "store", "topics", "transactions"},
     "mirroring": {"copying"},

@@ -43,7 +43,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import ensure_record_fits
-from spark_kbatch.producer.nodes import OneNode
+from spark_kbatch.producer.sender import OneNode
 from spark_kbatch.record.header import (
     NO_PRODUCER_ID,
     SEQUENCE_MAX,

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from spark_kbatch.cluster.parts import FolderParts
-from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal
 from spark_kbatch.replica import administration
@@ -82,26 +81,23 @@ class FolderCatalog(OwnCatalog):
     def delete_topic(self, name: str) -> Topic:
         """Delete a topic; its files are removed by the first commit or `gc` after file.delete.delay.ms."""
         ensure_not_internal(name)
-        return administration.delete_topic(self._parts.manager, self._commits(), name)
+        return administration.delete_topic(self._parts.manager, self._parts.commits, name)
 
     def create_partitions(self, name: str, total_count: int) -> Topic:
         """Add partitions to a topic."""
         ensure_not_internal(name)
         return administration.create_partitions(
-            self._parts.manager, self._commits(), name, total_count
+            self._parts.manager, self._parts.commits, name, total_count
         )
 
     def alter_topic(self, name: str, changes: Mapping[str, object]) -> Topic:
         """Change settings of a topic for everything written from now on."""
         ensure_not_internal(name)
-        return administration.alter_topic(self._parts.manager, self._commits(), name, changes)
+        return administration.alter_topic(self._parts.manager, self._parts.commits, name, changes)
 
     def delete_records(self, below: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete the records below an offset; disk space is freed by whole segments."""
         for topic_partition in below:
             ensure_not_internal(topic_partition.topic)
-        done = self._parts.manager.delete_records(below, self._commits())
+        done = self._parts.manager.delete_records(below, self._parts.commits)
         return {tp: deletion.log_start_offset for tp, deletion in done.items()}
-
-    def _commits(self) -> Coordinator:
-        return self._parts.coordinator(flush=True)

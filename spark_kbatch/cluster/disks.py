@@ -72,20 +72,19 @@ class FolderDisks:
         return administration.replicate_all(
             self._parts.manager,
             every,
-            self._parts.coordinator(flush=True),
+            self._parts.commits,
             skip_deleted=topics is None,
         )
 
     def replace_log_dir(self, node_id: int, *, unclean: bool, dry_run: bool) -> list[GivenUp]:
         """Replace the lost log dir of a node."""
-        commits = self._parts.coordinator(flush=True)
         return administration.replace_log_dir(
-            self._parts.manager, node_id, commits, unclean=unclean, dry_run=dry_run
+            self._parts.manager, node_id, self._parts.commits, unclean=unclean, dry_run=dry_run
         )
 
     def elect_unclean(self, topic: str, *, dry_run: bool) -> list[GivenUp]:
         """Let replicas lead that are not in sync."""
-        commits = self._parts.coordinator(flush=True)
+        commits = self._parts.commits
         if topic == TRANSACTION_STATE_TOPIC:
             return commits.elect_unclean(dry_run=dry_run)
         return administration.elect_unclean(self._parts.manager, commits, topic, dry_run=dry_run)
@@ -127,14 +126,13 @@ class FolderDisks:
             deleted = manager.planned_removals()
         else:
             deleted = manager.remove_deleted_topics()
-            commits = self._parts.coordinator(flush=True)
             delete = functools.partial(
                 manager.delete_old_segments,
                 discard=True,
                 skip_deleted=topics is None,
                 skipped=skipped,
             )
-            deletions = of_each(lambda some: delete(usable(some), commits))
+            deletions = of_each(lambda some: delete(usable(some), self._parts.commits))
         waiting += of_each(lambda some: manager.waiting(usable(some), replicas))
         why = {name: str(error) for name, error in damaged.items()}
         return Garbage(deletions, jobs, not_removed, deleted, why, waiting, skipped)

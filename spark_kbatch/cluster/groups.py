@@ -8,11 +8,27 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from spark_kbatch.cluster import offsets_store
-from spark_kbatch.cluster.offsets_store import StoredGroup, read_groups
+from spark_kbatch.cluster.group_records import (
+    CommittedOffset,
+    GroupKey,
+    GroupMetadata,
+    MemberMetadata,
+    OffsetKey,
+)
+from spark_kbatch.cluster.offsets_store import (
+    Change,
+    OffsetsStore,
+    StoredGroups,
+    TopicsOfRequest,
+    load_groups,
+)
+from spark_kbatch.cluster.ownership import Ownership
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import (
+    GroupIdNotFoundError,
+    GroupNotEmptyError,
     KafkaStorageError,
     ServerRunningError,
     UnknownTopicOrPartitionError,
@@ -41,30 +57,123 @@ class FolderGroups:
         return _groups_of(self._parts, self._source)
 
     def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set the offsets at which a group without members continues."""
-        self._changed(
-            lambda: offsets_store.alter_offsets(self._parts, group_id, offsets),
-            lambda served: served.alter_offsets(group_id, offsets),
-        )
+        """Set the offsets at which a group without members continues, which need not exist.
+
+        Raises:
+            UnknownTopicOrPartitionError: a partition does not exist.
+            GroupNotEmptyError, ServerRunningError, KafkaStorageError: as `_change`.
+        """
+        ids = {tp: self._parts.manager.partition(tp).topic.topic_id for tp in offsets}
+
+        def changes(_: StoredGroups) -> list[Change]:
+            now_ms = self._parts.manager.now_ms()
+            return [
+                (
+                    OffsetKey(group_id, *tp),
+                    CommittedOffset(offset, commit_timestamp=now_ms, topic_id=ids[tp]),
+                )
+                for tp, offset in offsets.items()
+            ]
+
+        self._change(group_id, changes, lambda served: served.alter_offsets(group_id, offsets))
 
     def delete(self, group_id: str) -> None:
-        """Delete a group without members."""
-        self._changed(
-            lambda: offsets_store.delete_group(self._parts, group_id),
-            lambda served: served.delete(group_id),
-        )
+        """Delete a group without members, and its offsets.
 
-    def _changed(self, change: Callable[[], object], ask: Callable[[Groups], object]) -> None:
-        from spark_kbatch.remote.store import RemoteStore  # noqa: PLC0415  loads the network
+        Raises:
+            GroupIdNotFoundError: there is no such group.
+            GroupNotEmptyError, ServerRunningError, KafkaStorageError: as `_change`.
+        """
 
+        def changes(contents: StoredGroups) -> list[Change]:
+            found: list[Change] = [
+                (OffsetKey(group_id, *tp), None) for tp in contents.offsets.get(group_id, ())
+            ]
+            if group_id in contents.groups:
+                found.append((GroupKey(group_id), None))
+            if not found:
+                raise GroupIdNotFoundError(group_id, str(self._parts.metadata.path))
+            return found
+
+        self._change(group_id, changes, lambda served: served.delete(group_id))
+
+    def _change(
+        self,
+        group_id: str,
+        changes: Callable[[StoredGroups], list[Change]],
+        ask: Callable[[Groups], object],
+    ) -> None:
+        """Store what `changes` makes of what is stored, or `ask` the server that runs.
+
+        Raises:
+            GroupNotEmptyError: the group has members, as it was stored last.
+            ServerRunningError: a server runs, and where is not known.
+            KafkaStorageError: it cannot be written.
+        """
         try:
-            change()
+            ownership = Ownership(self._parts.metadata)  # until it is released no server starts
         except ServerRunningError as error:
             if not error.address:
                 raise
+            from spark_kbatch.remote.store import RemoteStore  # noqa: PLC0415  loads the network
+
             options = parse_client_options(error.address, {})
             with contextlib.closing(RemoteStore(options)) as server:
                 ask(server.groups)
+            return
+        try:
+            store = OffsetsStore(self._parts, flush=True)
+            contents = store.load()
+            group = contents.groups.get(group_id)
+            if group is not None and group.members:
+                raise GroupNotEmptyError(group_id, str(self._parts.metadata.path))
+            store.append(changes(contents))
+        finally:
+            ownership.release()
+
+
+class StoredGroup(NamedTuple):
+    """A group as it was last stored, without a rebalance that may be going on in a server."""
+
+    group_id: str
+    state: str  # "Stable" with members, "Empty" without
+    protocol_type: str  # empty if it only commits offsets
+    protocol: str
+    generation: int
+    members: tuple[MemberMetadata, ...]
+    offsets: Mapping[TopicPartition, CommittedOffset]
+
+
+def read_groups(parts: FolderParts) -> list[StoredGroup]:
+    """Return all groups of a cluster, sorted; offsets of deleted topics are left out.
+
+    Takes no lock and writes nothing: a server may run meanwhile.
+
+    Raises:
+        KafkaStorageError, CorruptRecordError: the log cannot be read.
+    """
+    contents, _, _ = load_groups(parts)
+    topics = TopicsOfRequest(parts)
+    found = []
+    for group_id in sorted({*contents.groups, *contents.offsets}):
+        metadata = contents.groups.get(group_id) or GroupMetadata("", 0, None, None, -1)
+        offsets = {
+            tp: value
+            for tp, value in sorted(contents.offsets.get(group_id, {}).items())
+            if not topics.is_gone(tp, value)
+        }
+        found.append(
+            StoredGroup(
+                group_id,
+                "Stable" if metadata.members else "Empty",
+                metadata.protocol_type,
+                metadata.protocol or "",
+                metadata.generation,
+                metadata.members,
+                offsets,
+            )
+        )
+    return found
 
 
 def _groups_of(parts: FolderParts, source: Source) -> list[ConsumerGroup]:

@@ -1,9 +1,7 @@
 """Storage of groups, with their offsets and members, in `__consumer_offsets`.
 
-    OffsetsStore       for the one server of a cluster: loads, appends, rewrites
-    read_groups        for all other processes, whether a server runs or not
-    alter_offsets, delete_group
-                       for all other processes, while no server runs
+    OffsetsStore       for the one server of a cluster, or who keeps others from it: loads, appends, rewrites
+    load_groups        for all processes, whether a server runs or not
 
 The topic is created at first use, with one partition, because one server coordinates all groups. Its name
 starts with "__", so it is internal: no user can write to it, and lists leave it out. It has as many replicas
@@ -22,7 +20,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from spark_kbatch.clock import monotonic_ms, monotonic_s
 from spark_kbatch.cluster import group_records
@@ -30,10 +28,8 @@ from spark_kbatch.cluster.group_records import (
     CommittedOffset,
     GroupKey,
     GroupMetadata,
-    MemberMetadata,
     OffsetKey,
 )
-from spark_kbatch.cluster.ownership import Ownership
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.internal_topics import (
     CONSUMER_OFFSETS,
@@ -43,8 +39,6 @@ from spark_kbatch.commit.internal_topics import (
     rewrite_locked,
 )
 from spark_kbatch.errors import (
-    GroupIdNotFoundError,
-    GroupNotEmptyError,
     InvalidTopicError,
     KafkaStorageError,
     KBatchError,
@@ -207,7 +201,7 @@ class OffsetsStore:
 
     def load(self) -> StoredGroups:
         """Read all of `__consumer_offsets` into `contents`, and return them; raises as `read_records`."""
-        self.contents, self._kept_bytes, self._grown_bytes = _load(self._parts)
+        self.contents, self._kept_bytes, self._grown_bytes = load_groups(self._parts)
         self._lacks_contents = False
         return self.contents
 
@@ -290,7 +284,7 @@ class OffsetsStore:
     def _rewrite(self) -> None:
         manager = self._parts.manager
         now_ms = manager.now_ms()
-        commits = self._parts.coordinator(flush=True)
+        commits = self._parts.commits
         deadline = monotonic_s() + self._timeout_ms / 1000
         locked = manager.locked([CONSUMER_OFFSETS], commits, deadline=deadline)
         with manager.writing(), locked:
@@ -320,112 +314,7 @@ def make_topic(parts: FolderParts, deadline: float) -> bool:
     return True
 
 
-# Reading and writing without a server.
-
-
-class StoredGroup(NamedTuple):
-    """A group as it was last stored, without a rebalance that may be going on in a server."""
-
-    group_id: str
-    state: str  # "Stable" with members, "Empty" without
-    protocol_type: str  # empty if it only commits offsets
-    protocol: str
-    generation: int
-    members: tuple[MemberMetadata, ...]
-    offsets: Mapping[TopicPartition, CommittedOffset]
-
-
-def read_groups(parts: FolderParts) -> list[StoredGroup]:
-    """Return all groups of a cluster, sorted; offsets of deleted topics are left out.
-
-    Takes no lock and writes nothing: a server may run meanwhile.
-
-    Raises:
-        KafkaStorageError, CorruptRecordError: the log cannot be read.
-    """
-    contents, _, _ = _load(parts)
-    topics = TopicsOfRequest(parts)
-    found = []
-    for group_id in sorted({*contents.groups, *contents.offsets}):
-        metadata = contents.groups.get(group_id) or GroupMetadata("", 0, None, None, -1)
-        offsets = {
-            tp: value
-            for tp, value in sorted(contents.offsets.get(group_id, {}).items())
-            if not topics.is_gone(tp, value)
-        }
-        found.append(
-            StoredGroup(
-                group_id,
-                "Stable" if metadata.members else "Empty",
-                metadata.protocol_type,
-                metadata.protocol or "",
-                metadata.generation,
-                metadata.members,
-                offsets,
-            )
-        )
-    return found
-
-
-def alter_offsets(parts: FolderParts, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Store committed offsets of a group without members, which need not exist, while no server runs.
-
-    Raises:
-        ServerRunningError: a server runs, and has the groups in its memory; says where.
-        GroupNotEmptyError: the group has members, as it was stored last.
-        UnknownTopicOrPartitionError: a partition does not exist.
-        KafkaStorageError: the offsets cannot be written.
-    """
-    ids = {tp: parts.manager.partition(tp).topic.topic_id for tp in offsets}
-    ownership = Ownership(parts.metadata)  # until then no server starts
-    try:
-        store = OffsetsStore(parts, flush=True)
-        group = store.load().groups.get(group_id)
-        if group is not None and group.members:
-            raise GroupNotEmptyError(group_id, str(parts.metadata.path))
-        now_ms = parts.manager.now_ms()
-        store.append(
-            [
-                (
-                    OffsetKey(group_id, *tp),
-                    CommittedOffset(offset, commit_timestamp=now_ms, topic_id=ids[tp]),
-                )
-                for tp, offset in offsets.items()
-            ]
-        )
-    finally:
-        ownership.release()
-
-
-def delete_group(parts: FolderParts, group_id: str) -> None:
-    """Drop a group without members, and its offsets, while no server runs.
-
-    Raises:
-        ServerRunningError: a server runs, and has the groups in its memory; says where.
-        GroupNotEmptyError: the group has members, as it was stored last.
-        GroupIdNotFoundError: there is no such group.
-        KafkaStorageError: it cannot be written.
-    """
-    ownership = Ownership(parts.metadata)  # until then no server starts
-    try:
-        store = OffsetsStore(parts, flush=True)
-        contents = store.load()
-        group = contents.groups.get(group_id)
-        if group is not None and group.members:
-            raise GroupNotEmptyError(group_id, str(parts.metadata.path))
-        changes: list[Change] = [
-            (OffsetKey(group_id, *tp), None) for tp in contents.offsets.get(group_id, ())
-        ]
-        if group is not None:
-            changes.append((GroupKey(group_id), None))
-        if not changes:
-            raise GroupIdNotFoundError(group_id, str(parts.metadata.path))
-        store.append(changes)
-    finally:
-        ownership.release()
-
-
-def _load(parts: FolderParts) -> tuple[StoredGroups, int, int]:
+def load_groups(parts: FolderParts) -> tuple[StoredGroups, int, int]:
     """Read `__consumer_offsets`; return its contents, and its bytes before and in the last segment."""
     while True:
         try:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 _DELETER_PATIENCE_S = 0.05
 _ELECTION_PATIENCE_S = 0.02  # of readers that can ask again
+PRODUCER_IDS_BLOCK_SIZE = 1000
 
 
 class FolderParts:
@@ -67,6 +69,9 @@ class FolderParts:
         self.manager = ReplicaManager(files, self.metadata, clock.now_ms)
         self.snapshots = Snapshots(self.manager, self._elect, self._finish_deletions)
         self._committers: dict[bool, Coordinator] = {}  # by whether they flush
+        # Guarded by the metadata lock, which excludes threads too and which no child inherits.
+        self._producer_ids: Iterator[int] = iter(())
+        self._process_id = os.getpid()
         if arguments.boolean("create", create) and not self.metadata.cluster_file.exists():
             # Only few processes create one.
             from spark_kbatch.replica.cluster_creation import create_cluster  # noqa: PLC0415
@@ -122,6 +127,11 @@ class FolderParts:
             self._committers[flush] = known
         return known
 
+    @property
+    def commits(self) -> Coordinator:
+        """The coordinator that flushes, for all who only finish what others left unfinished."""
+        return self.coordinator(flush=True)
+
     def running_server(self) -> ServerAddress | None:
         """Return the address at which some process serves this cluster now; None if no one does."""
         from spark_kbatch.cluster import ownership  # noqa: PLC0415  loads options of servers
@@ -131,11 +141,24 @@ class FolderParts:
     def new_producer_id(self, *, deadline: float | None = None) -> int:
         """Return a producer id that no other producer of this cluster has had, in any process.
 
+        Each process takes a block of them, a forked child its own, and gives them out one by one. The rest of
+        a block is never given out once the process ends.
+
         Raises:
+            LockTimeoutError: the metadata lock was not free by the deadline, a time of `clock.monotonic_s`.
             KafkaStorageError: the cluster's folder cannot be written.
+
+        Source: Kafka transaction-coordinator/.../RPCProducerIdManager.java, ProducerIdsBlock.java.
         """
         try:
-            return self.manager.producer_ids.next(deadline=deadline)
+            with self.manager.locks.metadata(deadline=deadline):
+                if self._process_id != os.getpid():
+                    self._producer_ids, self._process_id = iter(()), os.getpid()
+                for producer_id in self._producer_ids:
+                    return producer_id
+                block = self.metadata.cluster_file.take_producer_ids(PRODUCER_IDS_BLOCK_SIZE)
+                self._producer_ids = iter(block)
+                return next(self._producer_ids)
         except OSError as error:
             raise KafkaStorageError.of(error, "no producer id can be had") from error
 
@@ -143,22 +166,20 @@ class FolderParts:
 
     def _elect(self, topic_partitions: Collection[TopicPartition]) -> None:
         """Elect new leaders for partitions whose leaders cannot be read or lost records; only log failures."""
-        commits = self.coordinator(flush=True)
         others = [tp for tp in topic_partitions if tp != TRANSACTION_STATE]
         try:
             if len(others) < len(topic_partitions):
-                commits.roll_forward()
+                self.commits.roll_forward()
         except (OSError, KBatchError) as error:
             logger.warning("no leader is elected for now: %s", error)
-        self.manager.replicate(others, commits, flush=True)
+        self.manager.replicate(others, self.commits, flush=True)
 
     def _finish_deletions(self, topic_partitions: Collection[TopicPartition]) -> None:
         """Have leaders delete what another member has deleted, unless a lock is held: its holder does it."""
-        commits = self.coordinator(flush=True)
         deadline = monotonic_s() + _DELETER_PATIENCE_S
         for topic_partition in topic_partitions:
             try:
-                self._lock_once(topic_partition, commits, deadline)
+                self._lock_once(topic_partition, deadline)
             except (OSError, KBatchError) as error:
                 logger.debug("a deletion in %s is left to others: %s", topic_partition, error)
 
@@ -168,11 +189,10 @@ class FolderParts:
         Raises:
             NotLeaderOrFollowerError: a lock was held for longer.
         """
-        commits = self.coordinator(flush=True)
         deadline = monotonic_s() + _ELECTION_PATIENCE_S
         for topic_partition in topic_partitions:
             try:
-                self._lock_once(topic_partition, commits, deadline)
+                self._lock_once(topic_partition, deadline)
             except LockTimeoutError as error:
                 raise NotLeaderOrFollowerError(
                     f"the leader of {topic_partition} cannot be read, and another one cannot be elected "
@@ -181,16 +201,14 @@ class FolderParts:
             except (OSError, KBatchError) as error:
                 logger.warning("no leader of %s is elected for now: %s", topic_partition, error)
 
-    def _lock_once(
-        self, topic_partition: TopicPartition, commits: Coordinator, deadline: float
-    ) -> None:
+    def _lock_once(self, topic_partition: TopicPartition, deadline: float) -> None:
         """Take a partition's lock and let it go: that elects a leader, and finishes a deletion, first."""
         if topic_partition == TRANSACTION_STATE:
-            commits.roll_forward(deadline=deadline)
+            self.commits.roll_forward(deadline=deadline)
             return
         with (
             self.manager.writing(),
-            self.manager.locked([topic_partition], commits, deadline=deadline),
+            self.manager.locked([topic_partition], self.commits, deadline=deadline),
         ):
             pass
 

@@ -63,11 +63,9 @@ The commit lock is held from step 2 to step 6, the locks of all touched partitio
 
     staging          step 1, whether a task sees the driver's PATH, and files of abandoned jobs
     coordinator      steps 2 to 5, and rolling forward
-    compaction       step 6
     internal_topics  __transaction_state and __commits, and how they are read and rewritten
     state_records    the format of records in __transaction_state
     history          the format of records in __commits, and reading them
-    sequences        the last committed sequence of each transactional id: finds duplicates
+    sequences        the last committed sequence of each transactional id: finds duplicates; step 6
     snapshot         a consistent answer to where partitions start and end
-    cluster_repair   check and repair of all logs of a cluster, in an order that loses no commit
 """

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.clock import monotonic_s
-from spark_kbatch.commit import compaction
 from spark_kbatch.commit.history import History, pack
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.commit.sequences import LastSequences
@@ -798,12 +797,9 @@ class Coordinator:
     def _maybe_rewrite(self) -> None:
         """Keep __transaction_state small; failures are logged, and tried again later."""
         with _failing_alone(f"{TRANSACTION_STATE} cannot be rewritten"):
-            expired = compaction.maybe_rewrite(
-                self._manager,
-                now_ms=expiring_ms(self._now_ms()),
-                expiration_ms=self._id_expiration_ms,
+            self._sequences.maybe_rewrite(
+                now_ms=expiring_ms(self._now_ms()), expiration_ms=self._id_expiration_ms
             )
-            self._sequences.forget(expired)
 
     def _roll_forward_locked(
         self,

@@ -26,7 +26,7 @@ log has from there on is scanned, by each commit, and counts instead; once that 
 `whole` the end of it. An offset that the log does not have, since it was rewritten or has lost its end, is
 not believed: all files are rebuilt.
 
-All of this happens under the commit lock.
+A rewrite of the log, once it has grown, keeps no more than that of it. All of this happens under the commit lock.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
+from spark_kbatch.commit.internal_topics import TRANSACTION_STATE, rewrite_locked
 from spark_kbatch.commit.snapshot import Transaction, last_of_each_id, transactions
+from spark_kbatch.commit.state_records import COMPLETE_COMMIT, pack_key, pack_value
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.log.state import boot_id
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
@@ -49,6 +50,8 @@ from spark_kbatch.store.repetitions import Evidence, LastKept
 from spark_kbatch.stored_json import parse
 
 logger = logging.getLogger(__name__)
+
+REWRITE_BYTES = 4 << 20  # of records since the last rewrite
 
 _ALL_FLUSHED = ""  # in place of a boot id
 _SCANNED_MAX = 40  # offsets; a commit takes two, so this takes under 1 ms
@@ -129,10 +132,32 @@ class LastSequences:
         if self._flush and self._files.exists(self._directory):
             self._files.flush([self._directory])
 
-    def forget(self, transactional_ids: Iterable[str]) -> None:
-        """Remove the files of transactional ids that __transaction_state no longer has."""
-        for transactional_id in transactional_ids:
-            self._files.remove(self._path(transactional_id))
+    def maybe_rewrite(self, *, now_ms: int, expiration_ms: int | None = None) -> None:
+        """Compact `__transaction_state` if it has grown by `REWRITE_BYTES`.
+
+        The last sequence of each transactional id is kept, with a mirror's progress, as a CompleteCommit without
+        states. Jobs without a sequence are dropped, and so are ids that have not committed for `expiration_ms`,
+        if that is given, with their files; but no mirror's, which could not go on.
+
+        The committer does this when nothing is pending; it holds the commit lock and has called `ready_locked`.
+        """
+        replica = self._manager.replica(TRANSACTION_STATE)
+        if replica.state.segment_size < REWRITE_BYTES or replica.state.has_pending_commit:
+            return
+        ids = last_of_each_id(replica)
+        expired = [
+            name
+            for name, last in ids.items()
+            if expiration_ms is not None
+            and last.value.last_update_ms < now_ms - expiration_ms
+            and not last.value.source_progress
+        ]
+        for name in expired:
+            del ids[name]
+        partition = self._manager.partition(TRANSACTION_STATE)
+        rewrite_locked(partition, map(_completed, ids.values()), now_ms)
+        for name in expired:
+            self._files.remove(self._path(name))
 
     def scan_again(self) -> None:
         """Have `last` scan __transaction_state, and rebuild the files."""
@@ -225,6 +250,12 @@ class LastSequences:
     def _path(self, transactional_id: str) -> Path:
         name = hashlib.sha256(transactional_id.encode()).hexdigest()[:40]
         return self._directory / f"{name}.json"
+
+
+def _completed(last: Transaction) -> tuple[bytes, bytes]:
+    """Return the record that a rewrite keeps of a transactional id."""
+    value = last.value._replace(status=COMPLETE_COMMIT, states={})
+    return pack_key(last.transactional_id), pack_value(value)
 
 
 def _last_of_each_id_from(offset: int, replica: Replica) -> dict[str, LastCommit]:

@@ -190,6 +190,15 @@ def last_of_each_id(replica: Replica, first_offset: int = 0) -> dict[str, Transa
     }
 
 
+def last_prepare(replica: Replica) -> int | None:
+    """Return the offset of the last PrepareCommit in this replica of __transaction_state; None if it has none."""
+    found = None
+    for transaction in transactions(replica, replica.state.log_start_offset):
+        if transaction.value.status == PREPARE_COMMIT:
+            found = transaction.offset
+    return found
+
+
 def _unpack(record: PlainRecord) -> Transaction | None:
     if record.key is None or record.value is None:
         return None

@@ -20,8 +20,7 @@ are the sizes of their files.
 
     module          what it holds
     state           the two slots of `kbatch.state`
-    segment         one segment's files, and the entries of its indexes
-    segments        the segments of a log, as its state shows them
+    segment         one segment's files, and the entries of its indexes; the segments of a log
     batch_headers   the batches of one file: walked, or found through the index
     segment_scan    where the whole valid batches of a file end, whatever its index says
     checkpoints     the small text files

@@ -54,13 +54,13 @@ from spark_kbatch.log.producers import saved as saved_producers
 from spark_kbatch.log.producers.manager import LogProducers
 from spark_kbatch.log.producers.replay import AbortedSearch
 from spark_kbatch.log.segment import (
+    LogSegments,
     SegmentView,
     base_offset_of,
     log_name,
     segment_at,
 )
 from spark_kbatch.log.segment_scan import find_next
-from spark_kbatch.log.segments import LogSegments
 from spark_kbatch.log.state import (
     STATE_FILE,
     LogState,

@@ -67,13 +67,13 @@ from spark_kbatch.log.producers import transaction_index
 from spark_kbatch.log.producers.snapshot import SUFFIX as SNAPSHOT_SUFFIX
 from spark_kbatch.log.segment import (
     RELATIVE_OFFSET_MAX,
+    LogSegments,
     SegmentIndexer,
     SegmentView,
     base_offset_of,
     log_name,
     segment_at,
 )
-from spark_kbatch.log.segments import LogSegments
 from spark_kbatch.log.state import LogState, boot_id, read_state, write_state
 from spark_kbatch.record.header import BatchHeader, ensure_valid
 

@@ -715,7 +715,7 @@ class Cluster:
 
         Args:
             partitions: which, as (topic, number); all by default, including those of internal topics
-                and of topics whose file is lost or damaged, which is restored (`lost_topics.py`).
+                and of topics whose file is lost or damaged, which is restored (`cluster/upkeep.py`).
             dry_run: whether to report what would be done without doing it.
 
         Returns:
@@ -725,7 +725,7 @@ class Cluster:
         return self._upkeep().repair(_chosen(partitions), dry_run=dry_run)
 
     def verify(self, partitions: Iterable[tuple[str, int]] | None = None) -> Iterator[RepairReport]:
-        """Check everything that is stored, and write nothing; see `commit/cluster_repair.py`.
+        """Check everything that is stored, and write nothing; see `cluster/upkeep.py`.
 
         Of a broker's logs it is the partitions' files; see `log/foreign/check.py`. In a bucket it is every
         batch that the ledger refers to; see `bucket/remains.py`.

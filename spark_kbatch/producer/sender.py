@@ -39,6 +39,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -59,10 +60,10 @@ from spark_kbatch.producer.accumulator import RecordAccumulator
 from spark_kbatch.producer.batch import NO_OFFSET, ProducerBatch
 from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.producer.metrics import ProducerMetrics
-from spark_kbatch.producer.nodes import OneNode
 from spark_kbatch.store.transport import (
     NEVER_MS,
     Answer,
+    LeaderOf,
     Node,
     Nodes,
     ProduceBatch,
@@ -75,6 +76,47 @@ logger = logging.getLogger(__name__)
 
 _SAID_AGAIN_AFTER_MS = 10_000  # why batches of any partition are retried
 _PAUSE_MS = 100  # after an error in the sender itself; also the longest that `close` sleeps
+
+
+class OneNode:
+    """The single node of a transport without a network: it leads all partitions and is always ready."""
+
+    leader_of: LeaderOf | None = None
+    why_unreachable: Exception | None = None
+
+    def __init__(self) -> None:
+        # Free once woken, until the sleeper has seen it. Neither an Event, whose own lock an interrupt in
+        # `set` could leave taken for ever, nor a SimpleQueue: in Python 3.11, its `get` may wait for ever
+        # if the thread loses the processor just after it has read the clock.
+        self._wake = threading.Lock()
+        self._wake.acquire()
+
+    def take_refusal(self) -> Exception | None:
+        """Return None."""
+
+    def is_ready(self, node: Node) -> bool:
+        """Return True."""
+        return True
+
+    def delay_ms(self, node: Node) -> int:
+        """Return 0."""
+        return 0
+
+    def poll(self, timeout_ms: int) -> None:
+        """Sleep until woken; return at once if that happened before."""
+        if timeout_ms <= 0:
+            self._wake.acquire(blocking=False)
+        else:
+            self._wake.acquire(timeout=min(timeout_ms / 1000, threading.TIMEOUT_MAX))
+
+    def wake_up(self) -> None:
+        """End the sleep."""
+        if self._wake.locked():
+            with suppress(RuntimeError):  # another thread was faster
+                self._wake.release()
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 @dataclass(frozen=True)

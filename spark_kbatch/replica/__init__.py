@@ -8,14 +8,12 @@ There is no server: each process that appends does what is due for the partition
     partition         a partition for writers: leader, in-sync replicas, high watermark
     elections         how leader and in-sync replicas change
     followers         how a follower becomes equal to its leader
-    purgatory         operations that wait: `delayed_produce`, `delayed_fetch`
-    watched_logs      which partitions may have changed, found with few reads
-    producer_ids      ids for idempotent producers
+    purgatory         operations that wait; appends that wait for in-sync replicas
+    delayed_fetch     fetches that wait, and which partitions may have changed, found with few reads
     manager           appends, fetches and deletions of records
-    given_up          what is lost without the in-sync replicas of a partition
-    administration    creating, growing, altering and deleting topics; replicas and log dirs
+    administration    creating, growing, altering and deleting topics; replicas and log dirs, and what is lost
+                      without those in sync
     cluster_creation  creating a cluster, and restoring one from its log dirs
-    lost_topics       recreating a topic's lost file
 
 Which topics and partitions there are is `catalog/`'s.
 """

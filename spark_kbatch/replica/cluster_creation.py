@@ -37,8 +37,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_meta_properties
 from spark_kbatch.model import random_id
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.replica.administration import create_topic_locked
-from spark_kbatch.replica.given_up import given_up_without
+from spark_kbatch.replica.administration import create_topic_locked, given_up_without
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.store.reports import GivenUp
 from spark_kbatch.stored_json import StoredObject, as_bytes

@@ -94,14 +94,12 @@ from spark_kbatch.replica.delayed_fetch import (
     FetchResult,
     OnFetched,
     Room,
+    WatchedLogs,
 )
-from spark_kbatch.replica.delayed_produce import DelayedProduce
 from spark_kbatch.replica.locks import Commits, Locks
 from spark_kbatch.replica.partition import Appended, Partition
-from spark_kbatch.replica.producer_ids import ProducerIds
-from spark_kbatch.replica.purgatory import Purgatory
+from spark_kbatch.replica.purgatory import DelayedProduce, Purgatory
 from spark_kbatch.replica.view import Replica, Replicas
-from spark_kbatch.replica.watched_logs import WatchedLogs
 from spark_kbatch.store.reports import DeletedTopic, Deletion, Waiting
 
 logger = logging.getLogger(__name__)
@@ -134,7 +132,6 @@ class ReplicaManager:
         self.now_ms, self.monotonic_ms, self.uses_threads = now_ms, monotonic_ms, uses_threads
         self.topic_metrics = BrokerTopicMetrics()
         self.locks = Locks(files, metadata.paths.locks_dir)
-        self.producer_ids = ProducerIds(metadata.cluster_file, self.locks)
         self.dirs = LogDirs(files, metadata.cluster_file, monotonic_ms)
         self.deletions = Deletions(files, metadata.deleted, metadata.cluster_file, self.dirs)
         self._mutex: threading.Lock  # guards changes of _partitions; innermost

@@ -21,8 +21,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, TypeAlias, TypeVar
+
+from spark_kbatch.errors import RequestTimedOutError
+from spark_kbatch.model import AppendResult, OnAppended, TopicPartition
+from spark_kbatch.replica.partition import Appended
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +36,7 @@ _PAUSES, _PAUSE_MAX_S = 4, 1.0  # after a look that takes long, as many times it
 Key = TypeVar("Key")
 T = TypeVar("T")
 Waiting = TypeVar("Waiting", bound="DelayedOperation")
+IsDecided: TypeAlias = Callable[[TopicPartition, Appended], tuple[bool, Exception | None]]
 
 
 class DelayedOperation(abc.ABC):
@@ -201,6 +206,56 @@ class Purgatory(Generic[Key, Waiting]):
                 if not self._waiting:
                     self._thread = None
                     return
+
+
+class DelayedProduce(DelayedOperation):
+    """An append with acks=all to several partitions that waits until their in-sync replicas have the records.
+
+    A partition is done once its high watermark passes the last record, or something is wrong with it: too few
+    replicas are in sync by then, another replica leads, no log dir can be used. The answer is given when all
+    partitions are done, or when the time is up: then the others are answered as timed out, though their
+    records stay in the log.
+
+    Source: Kafka core/.../server/DelayedProduce.scala.
+    """
+
+    def __init__(
+        self,
+        timeout_ms: int,
+        appended: Mapping[TopicPartition, Appended],
+        is_decided: IsDecided,
+        on_complete: OnAppended,
+    ) -> None:
+        """Set up the wait; `is_decided` returns whether one partition's append is decided, and its error."""
+        super().__init__(timeout_ms)
+        self._is_decided, self._answer = is_decided, on_complete
+        self._results = {tp: one.result for tp, one in appended.items()}
+        self._pending = {
+            tp: one
+            for tp, one in appended.items()
+            if one.result.error is None and not one.is_decided
+        }
+
+    def is_satisfied(self) -> bool:
+        """Return True once the append is decided in all of its partitions."""
+        for topic_partition, one in list(self._pending.items()):
+            decided, error = self._is_decided(topic_partition, one)
+            if decided:
+                del self._pending[topic_partition]
+            if error is not None:
+                self._results[topic_partition] = AppendResult(error=error)
+        return not self._pending
+
+    def on_complete(self) -> None:
+        """Answer the append for all partitions, as timed out for those that are not decided."""
+        for topic_partition in self._pending:
+            self._results[topic_partition] = AppendResult(
+                error=RequestTimedOutError(
+                    f"the in-sync replicas of {topic_partition} did not have the records within "
+                    f"{self.timeout_ms} ms; they are in the leader's log, and may still be committed"
+                )
+            )
+        self._answer(self._results)
 
 
 def _guarded(complete: Callable[[], T]) -> T | bool:

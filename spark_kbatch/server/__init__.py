@@ -13,33 +13,27 @@ answered and the kernel has taken the answer, as Kafka mutes a channel. So answe
 several idempotent Produces in flight keep theirs, and a client that does not read costs one answer.
 
     server         the server: start, end, address
-    listener       the loop's thread: accepts connections, closes idle ones
-    connection     one client's connection
-    peers          the work that is done for each peer, and whose next request waits
-    host_checks    file descriptors for connections; whether the folder is on a network file system
+    listener       the loop's thread: accepts connections, closes idle ones; file descriptors for them
+    connection     one client's connection; metrics of the requests answered
+    peers          the work that is done for each peer, and whose next request waits; a limit on warnings
     memory         limits on the memory for requests and answers of all connections
-    dispatch       the table of requests: versions, handlers, pools
+    dispatch       the table of requests: versions, handlers, pools; ApiVersions
     requests       the interface of handlers
     pools          threads for handlers
 
     refusals       answers that consist of an error
     intercepts     requests that a test refuses, delays or drops
     housekeeping   periodic work
-    client_warnings  a limit on warnings that clients cause
-    metrics        metrics of the requests answered, by the names of a broker's metrics
 
-    api_versions   ApiVersions
     metadata       Metadata, DescribeCluster, FindCoordinator; creates topics that clients ask for
-    produce        Produce; `appends` has a queue for each partition, `unwritten_batches` keeps the order of producers
+    produce        Produce, InitProducerId; `appends` has a queue for each partition, `unwritten_batches` keeps the order of producers
     fetch          Fetch
     offsets        ListOffsets, OffsetForLeaderEpoch
-    producer_ids   InitProducerId
-    transactional  refusals of transactional producers
     groups/        groups of consumers, and their offsets
     topics         CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords
     configs        DescribeConfigs, AlterConfigs, IncrementalAlterConfigs
     settings       the settings of topics and of the server, as admin clients see them
-    outcomes       errors, as answers have them for each topic or resource
+    outcomes       errors, as answers have them for each topic or resource; what is refused, in the log
 
 The cluster that it serves is `cluster/parts`; `cluster/ownership` sees to it that one server does. Other
 rooms import `server` and `intercepts`.

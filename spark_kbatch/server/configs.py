@@ -157,7 +157,7 @@ class ConfigsHandler:
         else:
             administration.alter_topic(
                 self._parts.manager,
-                self._parts.coordinator(flush=True),
+                self._parts.commits,
                 name,
                 changes,
                 fixed=fixed,

@@ -19,16 +19,16 @@ import asyncio
 import functools
 import logging
 import socket
+import threading
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
 
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import KBatchError, ProtocolError
-from spark_kbatch.server.client_warnings import client_warnings
+from spark_kbatch.meters import Meters
 from spark_kbatch.server.memory import SMALL_REQUEST_BYTES, AnswerMemory, RequestMemory
-from spark_kbatch.server.metrics import RequestMetrics
-from spark_kbatch.server.peers import Peers, unmapped
+from spark_kbatch.server.peers import Peers, client_warnings, unmapped
 from spark_kbatch.server.requests import HANG_UP
 from spark_kbatch.server.unwritten_batches import UnwrittenBatches
 from spark_kbatch.wire import protocol
@@ -58,6 +58,39 @@ class _State(Enum):
     HANDLING = "handling"
     SENDING = "sending"
     CLOSED = "closed"
+
+
+class RequestMetrics:
+    """Number, rate and times of the requests of one api key; thread-safe.
+
+    Source: Kafka server/.../network/metrics/RequestMetrics.java.
+    """
+
+    def __init__(self) -> None:
+        self._requests = Meters("RequestsPerSec")
+        self._lock = threading.Lock()  # guards the rest; innermost
+        self._count, self._total_s, self._max_s = 0, 0.0, 0.0
+
+    def answered(self, began_s: float) -> None:
+        """Count a request that came at `began_s` of clock.monotonic_s, and is answered now."""
+        took_s = monotonic_s() - began_s
+        self._requests.add(1)
+        with self._lock:
+            self._count += 1
+            self._total_s += took_s
+            if took_s > self._max_s:
+                self._max_s = took_s
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the metrics by Kafka's names; times in ms are None if no request was answered."""
+        with self._lock:
+            count, total_s, max_s = self._count, self._total_s, self._max_s
+        times = {
+            "Count": count,
+            "Mean": 1000 * total_s / count if count else None,
+            "Max": 1000 * max_s if count else None,
+        }
+        return {**self._requests.as_dict(), "TotalTimeMs": times}
 
 
 class Exchange:

@@ -2,26 +2,29 @@
 
 If a handler raises, its request is answered with the error's code. A request that cannot be decoded, or
 has a key or version that was not offered, ends the connection, as in Kafka: no one knows where its fields
-are. ApiVersions is the exception.
+are. ApiVersions, which is answered here, is the exception: it is every client's first request, sent before
+the client knows which versions the server supports. So a request of an unknown version is answered in
+version 0, with the error and the list.
+
+Source: KIP-511; ApiVersionsRequest.isValid.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import re
 import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.errors import ProtocolError, UnsupportedVersionError
-from spark_kbatch.server.api_versions import ApiVersionsHandler
-from spark_kbatch.server.connection import ClientConnection, Exchange
+from spark_kbatch.server.connection import ClientConnection, Exchange, RequestMetrics
 from spark_kbatch.server.intercepts import Intercept, InterceptedRequest
 from spark_kbatch.server.memory import SMALL_REQUEST_BYTES
-from spark_kbatch.server.metrics import RequestMetrics
 from spark_kbatch.server.pools import CallLater, Pool
 from spark_kbatch.server.refusals import refusal
-from spark_kbatch.server.requests import HANG_UP, Handler, Received
+from spark_kbatch.server.requests import HANG_UP, Handler, Received, Respond
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.protocol import ApiKey, Versions
@@ -33,6 +36,8 @@ _START = struct.Struct(">hhi")  # of every request's header: key, version, corre
 _HANDLED_BY_LOOP_MAX = 65_536  # bytes
 _HUGE_BYTES = 131_072
 _ELEMENTS_MAX = 32  # of all arrays, such as partitions
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_FIRST_WITH_SOFTWARE = 3  # of ApiVersions
 
 
 class ApiHandler(NamedTuple):
@@ -55,7 +60,7 @@ class Dispatch:
         self._intercepts: Mapping[int, Intercept] = {}  # replaced whole
         self._entries: dict[int, ApiHandler] = {}
         self.metrics: dict[int, RequestMetrics] = {}  # by api key
-        self.register(ApiKey.API_VERSIONS, ApiVersionsHandler(self.supported).handle, None)
+        self.register(ApiKey.API_VERSIONS, self._api_versions, None)
 
     def register(
         self, api_key: int, handler: Handler, pool: Pool | None, *, by_loop: bool = False
@@ -79,6 +84,23 @@ class Dispatch:
     def supported(self) -> Mapping[int, Versions]:
         """Return the supported versions, by api key."""
         return {key: protocol.SUPPORTED[key] for key in self._entries}
+
+    def _api_versions(self, received: Received, respond: Respond) -> None:
+        """Answer an ApiVersions request, which has no decoded body if its version is unknown."""
+        body = received.body
+        error = ErrorCode.NONE
+        if body is None:
+            error = ErrorCode.UNSUPPORTED_VERSION
+        elif received.version >= _FIRST_WITH_SOFTWARE:
+            software = (body.client_software_name, body.client_software_version)
+            if not all(_SOFTWARE.fullmatch(text or "") for text in software):
+                error = ErrorCode.INVALID_REQUEST
+        response = protocol.ApiVersionsResponse
+        keys = [
+            response.ApiVersion(api_key=key, min_version=one.first, max_version=one.last)
+            for key, one in sorted(self.supported().items())
+        ]
+        respond(response(error_code=error, api_keys=keys))
 
     def request(self, connection: ClientConnection, frame: memoryview) -> None:
         """Decode a request and have its handler answer it; called in the event loop's thread.

@@ -81,8 +81,7 @@ class Housekeeping:
             planned = manager.planned_deletions(manager.partitions(topic.name), replicas)
             due = [tp for tp, deletion in planned.items() if deletion.segments or deletion.files]
             if due and not self._ended.is_set():
-                commits = self._parts.coordinator(flush=True)
-                manager.delete_old_segments(due, commits, skip_deleted=True)
+                manager.delete_old_segments(due, self._parts.commits, skip_deleted=True)
 
     def _remove_deleted_topics(self) -> None:
         self._parts.manager.remove_deleted_topics()
@@ -90,8 +89,7 @@ class Housekeeping:
     def _replicate(self) -> None:
         names = [topic.name for topic in self._topics(lambda topic: topic.replication_factor > 1)]
         if names:
-            commits = self._parts.coordinator(flush=True)
-            replicate_all(self._parts.manager, names, commits, skip_deleted=True)
+            replicate_all(self._parts.manager, names, self._parts.commits, skip_deleted=True)
 
     def _make_offsets_topic(self) -> None:
         dirs = self._parts.manager.dirs

@@ -17,10 +17,10 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.files import raise_descriptors_limit
 from spark_kbatch.options.server import ServerConfig
-from spark_kbatch.server.client_warnings import client_warnings
 from spark_kbatch.server.connection import ClientConnection, Memory
-from spark_kbatch.server.peers import Peers
+from spark_kbatch.server.peers import Peers, client_warnings
 from spark_kbatch.wire.addresses import look_up
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,8 @@ _ACCEPTED_AT_ONCE = 64
 _PAUSE_S = 1.0  # after a connection could not be accepted, most likely for lack of descriptors
 _LOOKS_EVERY_S = 1.0  # at what connections hold, and at peers
 _LOOKS_FOR_IDLE, _LOOKS_FOR_IDLE_EVERY_S = 4, 5.0  # checks per idle time-out; the longest pause
+# Appends and commits open files. If connections took all descriptors, these would fail.
+_FOR_FILES = 256  # descriptors
 
 _Result = TypeVar("_Result")
 
@@ -72,6 +74,29 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _connections_possible(wanted: int) -> int:
+    """Return how many of the `wanted` client connections the limit of open files allows.
+
+    Raises the process's limit where it may; logs a warning if that is not enough.
+    """
+    needed = wanted + _FOR_FILES
+    limit = raise_descriptors_limit(needed)
+    if limit >= needed:
+        return wanted
+    possible = min(wanted, max(limit - _FOR_FILES, limit // 2))
+    logger.warning(
+        "at most %d connections can be open, not the %d of max.connections: this process may open %d "
+        "files, and would need %d. Raise its limit, by `ulimit -n %d` or LimitNOFILE of a systemd "
+        "service, or lower max.connections",
+        possible,
+        wanted,
+        limit,
+        needed,
+        needed,
+    )
+    return possible
+
+
 class Listener:
     """The server's event loop in its own thread, with the listening socket and all clients' connections."""
 
@@ -80,10 +105,10 @@ class Listener:
         sock: socket.socket,
         config: ServerConfig,
         memory: Memory,
-        connections_max: int,
     ) -> None:
         """Prepare to serve a bound socket; `start` listens on it."""
-        self._socket, self._config, self._connections_max = sock, config, connections_max
+        self._socket, self._config = sock, config
+        self._connections_max = _connections_possible(config.max_connections)
         self._memory, self._peers = memory, Peers(self.call_later)
         self._selector = selectors.DefaultSelector()
         self._loop = asyncio.SelectorEventLoop(self._selector)

@@ -7,7 +7,20 @@ A topic that a client asks for by name and that does not exist is created, if bo
 server allow it. That waits for locks, so the administration threads do it, for a while: what is not created
 then is answered with LEADER_NOT_AVAILABLE, after which clients ask again.
 
-Source: KafkaApis.handleTopicMetadataRequest, AutoTopicCreationManager.
+Clients have no transactions here. One first asks which broker coordinates its transactions, and what its
+user is shown depends on the answer:
+
+    librdkafka   the message, but only with the code TRANSACTIONAL_ID_AUTHORIZATION_FAILED: after any other one it
+                 asks again until it gives up. It asks in version 2 of FindCoordinator at most
+    Java         the message, but only with a code that it does not expect. Since Kafka 2.4 it asks in version 3 or
+                 above
+    others       what the code means
+
+So the code depends on the version. The log names the client, whatever its user is shown.
+
+Source: KafkaApis.handleTopicMetadataRequest, AutoTopicCreationManager; Kafka
+clients/.../producer/internals/TransactionManager.java FindCoordinatorHandler; librdkafka
+src/rdkafka_txnmgr.c rd_kafka_txn_handle_FindCoordinator.
 """
 
 from __future__ import annotations
@@ -28,11 +41,10 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import TopicPartition, bytes_of_uuid
 from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic, ensure_valid_topic
-from spark_kbatch.server.outcomes import Outcomes
+from spark_kbatch.server.outcomes import NO_TRANSACTIONS, Outcomes
 from spark_kbatch.server.pools import Pool
 from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import Received, Respond
-from spark_kbatch.server.transactional import NO_TRANSACTIONS, coordinator_error, warn_of_refusal
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 
@@ -46,7 +58,8 @@ CLUSTER_OPERATIONS = sum(1 << one for one in (5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED = -(2**31)
 _GROUP, _TRANSACTION = 0, 1  # kinds of coordinators
 _BROKERS, _CONTROLLERS = 1, 2  # types of endpoints
-_FIRST_WITH_KEYS = 4  # of FindCoordinator
+_FIRST_OF_UNEXPECTED = 3  # of FindCoordinator
+_FIRST_WITH_KEYS = 4
 _FIRST_BY_ID = 12  # of Metadata
 _NO_ID = uuid.UUID(int=0)
 _MAKES_WITHIN_S = 10.0  # the topics of a request, which has no time-out; clients wait for 30 s
@@ -270,8 +283,10 @@ class MetadataHandler:
         keys = body.coordinator_keys if received.version >= _FIRST_WITH_KEYS else [body.key]
         error, message = 0, None
         if body.key_type == _TRANSACTION:
-            error, message = coordinator_error(received.version), NO_TRANSACTIONS
-            warn_of_refusal("".join(keys[:1]), received, self._outcomes)
+            error, message = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
+            if received.version >= _FIRST_OF_UNEXPECTED:
+                error = ErrorCode.UNSUPPORTED_VERSION
+            self._outcomes.warn_of_transactional("".join(keys[:1]), received)
         elif body.key_type != _GROUP:
             error, message = ErrorCode.INVALID_REQUEST, f"no coordinators of kind {body.key_type}"
         if error:

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
 from spark_kbatch.clock import monotonic_s
+
+logger = logging.getLogger(__name__)
 
 _SHARE = 0.5  # of a core
 _UNCOUNTED_S = 0.1  # how much faster than its share a peer may be for a moment
@@ -30,6 +33,7 @@ _LOOP_S = 100e-6  # of the event loop for a request
 _WORKS_MAX = 2  # threads for a peer that has used up its share
 _NETWORK_BITS = 64  # of an IPv6 address; the rest is a machine's own
 _ACTIVE_S = 10.0  # after its last request a peer still counts as one who may send another
+_WARNED_EVERY_S = 1.0  # clients may cause any number of warnings
 
 
 class Peer:
@@ -162,3 +166,20 @@ def _network_of(host: str) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(ipaddress.ip_network((address, _NETWORK_BITS), strict=False))
+
+
+class ClientWarnings:
+    """A rate limit on warnings about clients: at most one per second, however often clients cause them."""
+
+    def __init__(self) -> None:
+        self._again_s = 0.0
+
+    def warn(self, message: str, *arguments: object) -> None:
+        """Log a warning, or a line for debugging if another was logged just before."""
+        is_due = monotonic_s() >= self._again_s
+        if is_due:
+            self._again_s = monotonic_s() + _WARNED_EVERY_S
+        logger.log(logging.WARNING if is_due else logging.DEBUG, message, *arguments)
+
+
+client_warnings = ClientWarnings()

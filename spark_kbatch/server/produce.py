@@ -1,32 +1,40 @@
-"""The handler of Produce requests, which answers with the result of each partition's batch.
+"""Produce, answered with the result of each partition's batch; InitProducerId, with an id for an idempotent producer.
 
-Versions below 3 are offered and refused: without them librdkafka believes that the server does not accept
-compressed batches.
+Versions of Produce below 3 are offered and refused: without them librdkafka believes that the server does
+not accept compressed batches.
 
-Source: KafkaApis.handleProduceRequest; ProduceRequest.validateRecords.
+A transactional producer is refused an id with a code that every client takes as final; after a retriable one
+it would go on asking. An id for which a lock is not free is refused with a retriable one, that with which
+Kafka says that it has no ids for now.
+
+Source: KafkaApis.handleProduceRequest; ProduceRequest.validateRecords; Kafka
+transaction-coordinator/.../TransactionCoordinator handleInitProducerId.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 from spark_kbatch.clock import monotonic_s
-from spark_kbatch.errors import InvalidTimestampError
+from spark_kbatch.cluster.parts import FolderParts
+from spark_kbatch.errors import InvalidTimestampError, KBatchError, LockTimeoutError
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import CODECS, AppendResult, TopicPartition
 from spark_kbatch.options.topic import INTERNAL_PREFIX
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, unpack
-from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ReplicaManager
+from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from spark_kbatch.server.appends import Append, Appends
-from spark_kbatch.server.outcomes import Outcomes, code_of_existing, shortened
+from spark_kbatch.server.outcomes import NO_TRANSACTIONS, Outcomes, code_of_existing, shortened
 from spark_kbatch.server.requests import HANG_UP, Received, Respond
-from spark_kbatch.server.transactional import NO_TRANSACTIONS
 from spark_kbatch.server.unwritten_batches import IdempotentBatch, idempotent_batch
-from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.protocol import ProduceRequest, ProduceResponse
+from spark_kbatch.wire.errors import ErrorCode, code_of
+from spark_kbatch.wire.protocol import InitProducerIdResponse, ProduceRequest, ProduceResponse
+
+logger = logging.getLogger(__name__)
 
 _Topic = ProduceResponse.TopicProduceResponse
 _Partition = _Topic.PartitionProduceResponse
@@ -37,16 +45,19 @@ _FEW = 32  # partitions
 # What of a server's own, rather than of a request, is in the way.
 _TOLD_AGAIN_AFTER_S = 600.0
 _NOT_STORED = {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR}
+_TAKES_WITHIN_S = 10.0  # an id; clients wait for 30 s
+_FIRST_WITH_IDS = 3  # version of InitProducerId
 
 
 class ProduceHandler:
-    """Handler of Produce requests; thread-safe."""
+    """Handler of Produce and InitProducerId requests; thread-safe."""
 
-    def __init__(self, appends: Appends, manager: ReplicaManager, outcomes: Outcomes) -> None:
-        """Append by these queues; `manager` knows which partitions exist."""
-        self._appends, self._manager, self._outcomes = appends, manager, outcomes
+    def __init__(self, parts: FolderParts, appends: Appends, outcomes: Outcomes) -> None:
+        """Append by these queues."""
+        self._parts, self._appends, self._outcomes = parts, appends, outcomes
+        self._manager = parts.manager
 
-    def handle(self, received: Received, respond: Respond) -> None:
+    def produce(self, received: Received, respond: Respond) -> None:
         """Queue the batches; answer once each is appended or refused."""
         request: ProduceRequest = received.body
         answer = _ProduceAnswer(received, respond, self._outcomes)
@@ -93,6 +104,28 @@ class ProduceHandler:
         for topic_partition, append in appends.items():
             self._appends.append(topic_partition, append)
         answer.done_with_one()
+
+    def init_producer_id(self, received: Received, respond: Respond) -> None:
+        """Answer InitProducerId: a new id, with epoch 0."""
+        transactional_id = received.body.transactional_id
+        error, producer_id, epoch = ErrorCode.NONE, -1, -1
+        if transactional_id == "" or _names_half(received):
+            error = ErrorCode.INVALID_REQUEST
+        elif transactional_id is not None:
+            error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            self._outcomes.warn_of_transactional(transactional_id, received)
+        else:
+            deadline = monotonic_s() + _TAKES_WITHIN_S
+            try:
+                producer_id, epoch = self._parts.new_producer_id(deadline=deadline), 0
+            except (OSError, KBatchError) as problem:
+                error = code_of(problem)
+                if isinstance(problem, LockTimeoutError):
+                    error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                logger.warning("no producer id for %s: %s", received.client_host, problem)
+        respond(
+            InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=epoch)
+        )
 
 
 class _ProduceAnswer:
@@ -193,6 +226,14 @@ def _refused(received: Received) -> tuple[ErrorCode, str] | None:
     if request.transactional_id is not None:
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
     return None
+
+
+def _names_half(received: Received) -> bool:
+    """Return True if a request names a producer id without an epoch, or the reverse."""
+    if received.version < _FIRST_WITH_IDS:
+        return False
+    body = received.body
+    return bool((body.producer_id == -1) != (body.producer_epoch == -1))
 
 
 def _is_of_many(request: ProduceRequest) -> bool:

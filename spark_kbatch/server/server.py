@@ -10,13 +10,13 @@ import weakref
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+from spark_kbatch.catalog.folder_clock import network_file_system
 from spark_kbatch.clock import monotonic_ms, now_ms
 from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.cluster.ownership import Ownership
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import NotPicklableError
 from spark_kbatch.options.server import ServerConfig
-from spark_kbatch.server import host_checks
 from spark_kbatch.server.appends import Appends
 from spark_kbatch.server.configs import ConfigsHandler
 from spark_kbatch.server.connection import Memory
@@ -32,7 +32,6 @@ from spark_kbatch.server.offsets import OffsetsHandler
 from spark_kbatch.server.outcomes import Outcomes
 from spark_kbatch.server.pools import HugeTurn, Pool
 from spark_kbatch.server.produce import ProduceHandler
-from spark_kbatch.server.producer_ids import ProducerIdsHandler
 from spark_kbatch.server.requests import Received
 from spark_kbatch.server.settings import Setting, server_settings
 from spark_kbatch.server.topics import TopicsHandler
@@ -119,8 +118,7 @@ class Server:
                 RequestMemory(config.queued_max_request_bytes),
                 AnswerMemory(_ANSWERS_AT_ONCE * config.fetch_max_bytes),
             )
-            connections_max = host_checks.connections_possible(config.max_connections)
-            self._listener = Listener(sock, config, self._memory, connections_max)
+            self._listener = Listener(sock, config, self._memory)
             undo.callback(self._listener.discard)
             self._dispatch = Dispatch(self._pools.intercepts, self._listener.call_later)
             self._housekeeping = Housekeeping(
@@ -134,7 +132,19 @@ class Server:
         self._housekeeping.start()
         _servers.add(self)
         logger.info("serving %s at %s", parts.path, self.bootstrap_servers)
-        host_checks.warn_of_network(parts.path)
+        self._warn_of_other_machines()
+
+    def _warn_of_other_machines(self) -> None:
+        """Log a warning if others may use the cluster's file system, and one if others can reach the server."""
+        parts = self._parts
+        network = network_file_system(parts.path)
+        if network:
+            logger.warning(
+                "%s lies on a network file system (%s): run this server and all jobs that write there on one "
+                "machine, unless you have tried that locks on it hold between machines",
+                parts.path,
+                network,
+            )
         if not is_loopback(self.host):
             logger.warning(
                 "%s can be reached from other machines at port %d, and asks no one for a password: anyone who "
@@ -167,8 +177,8 @@ class Server:
         )
         topics = TopicsHandler(parts, new_topics, outcomes)
         configs = ConfigsHandler(parts, self._settings, outcomes)
-        produce = ProduceHandler(appends, parts.manager, outcomes)
-        self._dispatch.register(ApiKey.PRODUCE, produce.handle, pools.produce, by_loop=True)
+        produce = ProduceHandler(parts, appends, outcomes)
+        self._dispatch.register(ApiKey.PRODUCE, produce.produce, pools.produce, by_loop=True)
         for pool, handlers in {
             pools.fetches: {ApiKey.FETCH: self._fetches.handle},
             pools.lookups: {
@@ -179,9 +189,7 @@ class Server:
                 ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
                 ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
             },
-            pools.producer_ids: {
-                ApiKey.INIT_PRODUCER_ID: ProducerIdsHandler(parts, outcomes).init_producer_id,
-            },
+            pools.producer_ids: {ApiKey.INIT_PRODUCER_ID: produce.init_producer_id},
             pools.administration: {
                 ApiKey.CREATE_TOPICS: topics.create_topics,
                 ApiKey.DELETE_TOPICS: topics.delete_topics,

@@ -231,7 +231,7 @@ class TopicsHandler:
         try:
             deleted = administration.delete_topic(
                 self._parts.manager,
-                self._parts.coordinator(flush=True),
+                self._parts.commits,
                 topic.name,
                 topic_id=None if topic_id is None else topic.topic_id,
                 deadline=deadline,
@@ -300,7 +300,7 @@ class TopicsHandler:
         if not validate_only:
             administration.create_partitions(
                 self._parts.manager,
-                self._parts.coordinator(flush=True),
+                self._parts.commits,
                 asked.name,
                 asked.count,
                 deadline=deadline,
@@ -343,7 +343,7 @@ class TopicsHandler:
                 f"{offset} is not an offset; -1 stands for all records",
             )
         done = self._parts.manager.delete_records(
-            {topic_partition: offset}, self._parts.coordinator(flush=True), deadline=deadline
+            {topic_partition: offset}, self._parts.commits, deadline=deadline
         )
         return done[topic_partition].log_start_offset
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster import agreements as agreements_module
-from spark_kbatch.cluster.agreements import KEPT_MS, Agreements
+from spark_kbatch.cluster import folder_store
+from spark_kbatch.cluster.folder_store import KEPT_MS, Agreements
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
@@ -117,7 +117,7 @@ def test_on_a_full_disk_a_task_fails_and_says_what_to_do(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another task may find room, and store what it has looked up later."""
-    monkeypatch.setattr(agreements_module, "sleep_ms", lambda _: None)
+    monkeypatch.setattr(folder_store, "sleep_ms", lambda _: None)
     with pytest.raises(KafkaStorageError, match=r"No space left.*give offsets as numbers"):
         agreements(path, clock, FullFiles(refused=9)).agree("action", lambda: ANSWER)
     assert files_in(path) == 0
@@ -127,7 +127,7 @@ def test_on_a_full_disk_a_task_fails_and_says_what_to_do(
 def test_on_a_disk_that_was_full_for_a_moment_tasks_agree(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agreements_module, "sleep_ms", lambda _: None)
+    monkeypatch.setattr(folder_store, "sleep_ms", lambda _: None)
     assert agreements(path, clock, FullFiles(refused=3)).agree("action", lambda: ANSWER) == ANSWER
     assert agreements(path, clock).agree("action", not_asked) == ANSWER
     assert files_in(path) == 2
@@ -253,7 +253,7 @@ def test_an_answer_that_replaced_a_removed_one_is_read(path: Path, clock: Clock)
 def test_only_a_few_answers_are_cached(path: Path, clock: Clock) -> None:
     for number in range(30):
         agreements(path, clock).agree(f"action-{number}", lambda: ANSWER)
-    assert 0 < len(agreements_module._read_last) <= agreements_module._REMEMBERED
+    assert 0 < len(folder_store._read_last) <= folder_store._REMEMBERED
     files = CountedReads()
     assert agreements(path, clock, files).agree("action-0", not_asked) == ANSWER
     assert files.reads == 1

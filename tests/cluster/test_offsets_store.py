@@ -23,7 +23,8 @@ from spark_kbatch.cluster.group_records import (
     MemberMetadata,
     OffsetKey,
 )
-from spark_kbatch.cluster.offsets_store import Change, OffsetsStore, StoredGroups, read_groups
+from spark_kbatch.cluster.groups import read_groups
+from spark_kbatch.cluster.offsets_store import Change, OffsetsStore, StoredGroups
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS, read_records
 from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError, LockTimeoutError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.commit import compaction
+from spark_kbatch.commit import sequences
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.commit.snapshot import transactions
@@ -67,7 +67,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 @pytest.fixture
 def rewrites_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    return lambda size: monkeypatch.setattr(compaction, "REWRITE_BYTES", size)
+    return lambda size: monkeypatch.setattr(sequences, "REWRITE_BYTES", size)
 
 
 def test_the_last_sequence_of_each_id_stays_and_jobs_without_one_are_dropped(

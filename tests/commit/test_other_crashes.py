@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.commit import compaction
+from spark_kbatch.commit import sequences
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
@@ -164,7 +164,7 @@ def test_a_rewrite_that_crashes_at_any_step_keeps_each_ids_sequence(
 ) -> None:
     disk = a_disk()
     assert commit(DiskFiles(disk), "a", 2)
-    monkeypatch.setattr(compaction, "REWRITE_BYTES", 1)
+    monkeypatch.setattr(sequences, "REWRITE_BYTES", 1)
     old = contents(DiskFiles(disk))
     recording = Recording(disk.settled(), lambda files: commit(files, "c", 0))
     new = contents(DiskFiles(recording.after))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.commit import compaction, sequences
+from spark_kbatch.commit import sequences
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError
@@ -123,7 +123,7 @@ def test_a_job_with_the_id_of_a_mirror_is_refused(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_saved: bool, is_rewritten: bool
 ) -> None:
     if is_rewritten:
-        monkeypatch.setattr(compaction, "REWRITE_BYTES", 1)
+        monkeypatch.setattr(sequences, "REWRITE_BYTES", 1)
     write(cluster, 1, "etl", 2, source_progress=b"{}")
     if not is_saved:
         shutil.rmtree(saved_for(cluster).parent)
@@ -196,7 +196,7 @@ def test_a_repetition_is_told_after_the_log_was_rewritten(
 ) -> None:
     write(cluster, 1, "query", 0)
     with monkeypatch.context() as patch:
-        patch.setattr(compaction, "REWRITE_BYTES", 1)
+        patch.setattr(sequences, "REWRITE_BYTES", 1)
         write(cluster, 2, "another", 0)
     if not is_saved:
         shutil.rmtree(saved_by(cluster)[0].parent)

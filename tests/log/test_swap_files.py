@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kbatch.log.foreign.swap_files import names_after_start
+from spark_kbatch.log.foreign.log import names_after_start
 
 A, B, C = (f"{base:020d}" for base in (0, 10, 20))
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch import Cluster
-from spark_kbatch.commit import compaction
+from spark_kbatch.commit import sequences
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import (
     ConfigError,
@@ -478,10 +478,12 @@ def test_progress_stays_when_its_topic_is_rewritten(
     expiration_ms: int | None,
 ) -> None:
     mirrored(source.path, target)
-    monkeypatch.setattr(compaction, "REWRITE_BYTES", 1)
+    monkeypatch.setattr(sequences, "REWRITE_BYTES", 1)
     manager = store_of(target).manager
     with store_of(target).coordinator(flush=False).settled():
-        compaction.maybe_rewrite(manager, now_ms=2**50, expiration_ms=expiration_ms)
+        sequences.LastSequences(manager, flush=True).maybe_rewrite(
+            now_ms=2**50, expiration_ms=expiration_ms
+        )
     log = manager.log(TRANSACTION_STATE)
     assert log.state().log_start_offset > 0
     write(source)

@@ -20,8 +20,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.options.topic import Topic, TopicConfig
-from spark_kbatch.producer.known_topics import REFRESH_MS, KnownTopics
-from spark_kbatch.producer.producer import Producer
+from spark_kbatch.producer.producer import REFRESH_MS, KnownTopics, Producer
 from tests.support import builders
 from tests.support.partitioners import murmur2, topic
 

@@ -17,8 +17,8 @@ import pytest
 from spark_kbatch.cluster.transports import LocalLog
 from spark_kbatch.errors import RequestTimedOutError
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.producer.nodes import OneNode
 from spark_kbatch.producer.producer import Producer
+from spark_kbatch.producer.sender import OneNode
 from spark_kbatch.store.transport import NEVER_MS
 from tests.support import builders
 from tests.support.accumulators import (

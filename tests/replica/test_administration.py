@@ -30,7 +30,7 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.model import LONG_MAX, AppendResult, TopicPartition
 from spark_kbatch.opening.stores import open_for_reading
 from spark_kbatch.options.topic import LOG_APPEND_TIME, TopicConfig
-from spark_kbatch.producer.known_topics import REFRESH_MS
+from spark_kbatch.producer.producer import REFRESH_MS
 from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchParams, FetchResult
 from tests.support import builders
 from tests.support.builders import append_records, batch, records_of

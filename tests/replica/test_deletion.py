@@ -23,8 +23,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.files import Files
 from spark_kbatch.log import retention
-from spark_kbatch.log.segment import segment_at
-from spark_kbatch.log.segments import LogSegments
+from spark_kbatch.log.segment import LogSegments, segment_at
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig

@@ -16,7 +16,7 @@ import pytest
 
 from spark_kbatch.catalog.json_files import JsonFiles, Mirrors
 from spark_kbatch.catalog.partition_states import PartitionState
-from spark_kbatch.commit.cluster_repair import ClusterRepair
+from spark_kbatch.cluster.upkeep import ClusterRepair
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.model import TopicPartition

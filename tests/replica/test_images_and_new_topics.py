@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from spark_kbatch.cluster.catalog import FolderCatalog
-from spark_kbatch.commit import compaction, sequences, snapshot
+from spark_kbatch.commit import sequences, snapshot
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.errors import (
     ConfigError,
@@ -434,7 +434,7 @@ def test_no_micro_batch_is_written_twice_or_left_out_after_a_rewrite_and_an_olde
     case.disks.clone(PATH, ASIDE)
     case.clock.now_ms += 1000
     micro_batch(case, 1)
-    monkeypatch.setattr(compaction, "REWRITE_BYTES", 1)
+    monkeypatch.setattr(sequences, "REWRITE_BYTES", 1)
     manager = store_of(case.process).manager
     Coordinator(
         manager, case.clock, adopt_min_bytes=1 << 20, flush=True, id_expiration_ms=500

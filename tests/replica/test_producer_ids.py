@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.cluster.parts import PRODUCER_IDS_BLOCK_SIZE as BLOCK_SIZE
 from spark_kbatch.errors import KafkaStorageError
-from spark_kbatch.replica.producer_ids import BLOCK_SIZE
 from tests.support import builders
 from tests.support.faults import Fault, FaultyFiles, died, run_child
 from tests.support.store import store_of

@@ -10,7 +10,7 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.replica.watched_logs import LOOKS_MAX, WatchedLogs
+from spark_kbatch.replica.delayed_fetch import LOOKS_MAX, WatchedLogs
 from tests.support import builders
 from tests.support.store import store_of
 

@@ -582,7 +582,7 @@ def test_the_log_names_once_each_client_whose_transactions_are_refused_and_the_p
 def test_a_producer_id_that_is_not_found_in_time_is_answered_with_a_retriable_error(
     cluster: Cluster, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_kbatch.server.producer_ids._TAKES_WITHIN_S", 0.05)
+    monkeypatch.setattr("spark_kbatch.server.produce._TAKES_WITHIN_S", 0.05)
     asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
     with FolderParts(cluster.path).manager.locks.metadata():
         late = client.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)

@@ -10,7 +10,7 @@ import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.catalog import folder_clock
-from spark_kbatch.server import host_checks
+from spark_kbatch.server import listener
 from tests.support import builders
 from tests.support.raw_clients import RawClient
 
@@ -140,7 +140,7 @@ def test_as_many_connections_are_accepted_as_there_are_file_descriptors_for(
     monkeypatch.setattr(resource, "getrlimit", limits.get)
     monkeypatch.setattr(resource, "setrlimit", limits.set)
 
-    assert host_checks.connections_possible(2000) == possible
+    assert listener._connections_possible(2000) == possible
     assert limits.now[0] == after
     said = f"at most {possible} connections can be open, not the 2000 of max.connections"
     assert (said in caplog.text) == (possible < 2000)

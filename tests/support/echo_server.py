@@ -39,7 +39,7 @@ def main() -> None:
     sock = listening_socket("127.0.0.1", 0)
     config = ServerConfig()
     memory = Memory(RequestMemory(config.queued_max_request_bytes), AnswerMemory(1 << 20))
-    listener = Listener(sock, config, memory, config.max_connections)
+    listener = Listener(sock, config, memory)
     rest = answer()
 
     def on_request(connection: ClientConnection, frame: memoryview) -> None:

@@ -3,7 +3,7 @@
 Nothing records where such a log ends. It is found each time the log's offsets are asked for, by what a
 broker does when it starts, done in memory:
 
-    swap files                  as `swap_files.py` says
+    swap files                  as `names_after_start` says
     log start offset            the checkpoint's, but at least the first segment's base offset
     segments to check           without a recovery point, and after a clean shutdown: the last one that
                                 is not empty; else those from the one that holds the recovery point on
@@ -25,7 +25,7 @@ them. Only where `foreign.end` is given as "log" is what is missing left out, wi
 The last stable offset comes from the producers' batches after the newest valid `.snapshot`; if there is
 none, the batch headers of the whole log are read once.
 
-An index is only a hint; see `positions.py`. The directory may change while it is read, as segments are
+An index is only a hint; see `Positions`. The directory may change while it is read, as segments are
 compacted or removed. Then one attempt fails, and the next one uses what is there by then.
 
 Source: Kafka storage/.../log/LogLoader.java, LogSegment.recover, UnifiedLog.java.
@@ -36,8 +36,9 @@ from __future__ import annotations
 import bisect
 import contextlib
 import logging
+import re
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -45,10 +46,8 @@ from typing import NamedTuple
 from spark_kbatch import mutexes
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.files import Files
-from spark_kbatch.log.batch_headers import header_at
+from spark_kbatch.log.batch_headers import follow, header_at
 from spark_kbatch.log.foreign.missing import end_of, find_missing, traces
-from spark_kbatch.log.foreign.positions import Positions
-from spark_kbatch.log.foreign.swap_files import names_after_start
 from spark_kbatch.log.lookup import SegmentViews, TimeLookup, split_points
 from spark_kbatch.log.producers.replay import (
     AbortedSearch,
@@ -58,7 +57,13 @@ from spark_kbatch.log.producers.replay import (
     replay,
 )
 from spark_kbatch.log.producers.state import ProducerStates
-from spark_kbatch.log.segment import Segment, SegmentView, base_offset_of
+from spark_kbatch.log.segment import (
+    RELATIVE_OFFSET_MAX,
+    Segment,
+    SegmentView,
+    base_offset_of,
+    candidates,
+)
 from spark_kbatch.log.segment_scan import (
     SegmentEnd,
     find_end,
@@ -82,6 +87,80 @@ logger = logging.getLogger(__name__)
 _ATTEMPTS = 3
 _NOTHING_EXPIRES = 0  # the clock, for producers of which only the transactions matter
 _NOTHING = LogRead("", 0, memoryview(b""), [])
+_STEM = re.compile(r"([0-9]{1,19}|0[0-9]{19})\.")
+_SNAPSHOT_OF_METADATA = ".checkpoint.deleted"
+
+
+class Positions:
+    """A cache of checked positions at which batches start in the segments of a log that another program owns.
+
+    An entry is (offset, position): a batch starts at that position, and all batches before it have lower
+    offsets. `.index` entries are checked before use: if one does not lead to a whole valid batch, one further
+    back is tried. Positions found by reading are remembered by file, not by its name: compaction may give the
+    name to another file.
+
+    `batch_headers.follow` says what a broker's index entry means. Thread-safe.
+
+    Source: Kafka storage/.../log/OffsetIndex.java, LogSegment.translateOffset.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._mutex: threading.Lock  # guards _known
+        mutexes.make(self, "_mutex")
+        self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}  # ascending
+
+    def start_for(self, descriptor: int, segment: Segment, offset: int) -> int:
+        """Return a segment position to scan from: not after any batch that holds `offset` or a later one."""
+        known = self._known_in(descriptor, segment)
+        at = bisect.bisect_right(known, offset, key=lambda entry: entry[0]) - 1
+        if at >= 0 and known[at][0] == offset:
+            return known[at][1]
+        return max(self._indexed(descriptor, segment, offset), known[at][1] if at >= 0 else 0)
+
+    def last(self, descriptor: int, segment: Segment) -> int:
+        """Return the last position in a segment, cached or indexed, at which a valid batch starts; or 0."""
+        known = self._tried(descriptor, segment, reversed(self._known_in(descriptor, segment)))
+        return max(
+            known, self._indexed(descriptor, segment, segment.base_offset + RELATIVE_OFFSET_MAX)
+        )
+
+    def remember(self, descriptor: int, segment: Segment, offset: int, position: int) -> None:
+        """Cache the position of a batch in a segment; all batches before it have offsets below `offset`."""
+        with self._mutex:
+            known = self._known.setdefault(self._key(descriptor, segment), [])
+            at = bisect.bisect_left(known, (offset, position))
+            if known[at : at + 1] != [(offset, position)]:
+                known.insert(at, (offset, position))
+
+    def forget(self) -> None:
+        """Drop all cached positions."""
+        with self._mutex:
+            self._known.clear()
+
+    def _known_in(self, descriptor: int, segment: Segment) -> list[tuple[int, int]]:
+        with self._mutex:
+            return list(self._known.get(self._key(descriptor, segment), ()))
+
+    def _key(self, descriptor: int, segment: Segment) -> tuple[int, ...]:
+        return segment.base_offset, *self._files.identity(descriptor)
+
+    def _indexed(self, descriptor: int, segment: Segment, offset: int) -> int:
+        found = candidates(self._files, segment, offset)
+        return self._tried(descriptor, segment, found)
+
+    def _tried(self, descriptor: int, segment: Segment, entries: Iterable[tuple[int, int]]) -> int:
+        """Return the position of the first (offset, position) entry that leads to a valid batch; else 0."""
+        end_position = segment.end_position(self._files)
+        for offset, position in entries:
+            if position == 0:
+                break
+            header = follow(
+                self._files, descriptor, segment.log, offset, position, end_position, trusting=False
+            )
+            if header is not None and segment.base_offset <= header.base_offset:
+                return position
+        return 0
 
 
 class Checkpoints(NamedTuple):
@@ -498,6 +577,55 @@ class ForeignLog:
                     return _from(read, offset)
                 position += len(read.data)
         return None
+
+
+def names_after_start(names: Iterable[str], next_offset_of: Callable[[str], int]) -> dict[str, str]:
+    """Return the file names that a partition has after a broker starts, each with the current name.
+
+    A starting broker resolves .swap, .cleaned and .deleted files on disk before it loads segments. Here it is
+    only worked out, so that a read-only directory is read as the broker would read it:
+
+        *.deleted      removed
+        *.cleaned      removed: the cleaner, or a split of a segment, did not finish
+        *.swap         removed if its base offset is not below that of every .cleaned; else it is renamed to
+                       the name without the suffix, and every other file whose stem is in
+                       [smallest base offset of a .log.swap, largest next offset in one) is removed: the
+                       .swap was made from it
+
+    Source: Kafka storage/.../log/LogLoader.load, removeTempFilesAndCollectSwapFiles.
+
+    Args:
+        names: of the regular files in the directory.
+        next_offset_of: returns the offset after the last batch of a .log.swap, given its name.
+    """
+    kept, swaps, cleaned = [], [], []
+    for name in names:
+        if name.endswith(".cleaned"):
+            cleaned.append(name)
+        elif name.endswith(".swap"):
+            swaps.append(name)
+        elif not name.endswith(".deleted") or name.endswith(_SNAPSHOT_OF_METADATA):
+            kept.append(name)
+    if not swaps:
+        return {name: name for name in kept}
+    first_cleaned = min((stem for stem in map(_stem, cleaned) if stem is not None), default=None)
+    valid = [
+        name
+        for name in swaps
+        if (stem := _stem(name)) is not None and (first_cleaned is None or stem < first_cleaned)
+    ]
+    logs = [name for name in valid if name.endswith(".log.swap")]
+    if logs:
+        low = min(stem for stem in map(_stem, logs) if stem is not None)
+        high = max(map(next_offset_of, logs))
+        kept = [name for name in kept if (stem := _stem(name)) is None or not low <= stem < high]
+    return {name: name for name in kept} | {name.removesuffix(".swap"): name for name in valid}
+
+
+def _stem(name: str) -> int | None:
+    """Return the base offset before the first dot of a file's name; None if there is none."""
+    found = _STEM.match(name)
+    return int(found[1]) if found else None
 
 
 def _floor(segments: Sequence[Segment], offset: int) -> int:

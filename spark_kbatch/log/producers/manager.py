@@ -34,8 +34,7 @@ from spark_kbatch.log.producers.snapshot import (
     write_snapshot,
 )
 from spark_kbatch.log.producers.state import ProducerStates
-from spark_kbatch.log.segment import segment_at
-from spark_kbatch.log.segments import LogSegments
+from spark_kbatch.log.segment import LogSegments, segment_at
 from spark_kbatch.log.state import LogState
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, BatchHeader
 

@@ -6,11 +6,9 @@ rebalance, passes data between them, and stores assignments and offsets in `__co
 (`cluster/offsets_store`).
 
     coordinator    requests, answers and time
-    membership     JoinGroup, SyncGroup, Heartbeat, LeaveGroup
+    membership     JoinGroup, SyncGroup, Heartbeat, LeaveGroup; time-outs by key
     offsets        OffsetCommit, OffsetFetch, OffsetDelete; expiry
-    group          one group and its members, in memory
-    subscription   the topics in a consumer's subscription
-    timers         time-outs by key
+    group          one group and its members, in memory, and how much of that there may be
 
 Not here: the consumer group protocol of KIP-848, share groups, and offsets in transactions.
 """

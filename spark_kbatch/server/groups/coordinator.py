@@ -31,18 +31,21 @@ from spark_kbatch.cluster.offsets_store import OffsetsStore, TopicsOfRequest
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import TopicPartition, numbers_by_topic
 from spark_kbatch.options.server import GroupConfig
-from spark_kbatch.server.client_warnings import client_warnings
-from spark_kbatch.server.groups.group import Group, GroupState, JoinAnswer, Member, SyncAnswer
-from spark_kbatch.server.groups.membership import Joining, Leaving, Memberships, Syncing
-from spark_kbatch.server.groups.memory import (
+from spark_kbatch.server.groups.group import (
     ANSWER_BYTES_MAX,
     PROTOCOLS_MAX,
+    Group,
     GroupMemory,
+    GroupState,
+    JoinAnswer,
+    Member,
+    SyncAnswer,
     size_of_texts,
 )
+from spark_kbatch.server.groups.membership import Joining, Leaving, Memberships, Syncing, Timers
 from spark_kbatch.server.groups.offsets import CommittedOffsets, Committing, metadata_size
-from spark_kbatch.server.groups.timers import Timers
 from spark_kbatch.server.metadata import GROUP_OPERATIONS, NOT_ASKED
+from spark_kbatch.server.peers import client_warnings
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import (

@@ -13,6 +13,8 @@ ClassicGroupState.java.
 
 from __future__ import annotations
 
+import struct
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -20,19 +22,76 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.cluster.group_records import NO_TIMESTAMP, GroupMetadata, MemberMetadata
-from spark_kbatch.server.groups import subscription
-from spark_kbatch.server.groups.memory import (
-    GROUP_OBJECTS,
-    MEMBER_OBJECTS,
-    PENDING_OBJECTS,
-    size_of_texts,
-)
 from spark_kbatch.wire.errors import ErrorCode
 
 CONSUMER = "consumer"  # the protocol type of Kafka's consumers
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
 _NAME_LENGTH_MAX = 255  # of the client's id within a member id
+_TOPICS_MAX = 20_000
+_TOPIC_OBJECTS = 110  # bytes that a topic's name takes in a set, besides its characters
+_START, _SIZE = struct.Struct(">hi"), struct.Struct(">h")  # of a subscription, of a topic in it
+
+# Memory: see GroupMemory.
+MEMBER_BYTES_MAX = 1 << 20
+PROTOCOLS_MAX = 64
+GROUP_BYTES_MAX = 4 << 20
+OFFSETS_BYTES_MAX = (
+    16 << 20
+)  # of the metadata of one group's offsets, so of the answer about one group
+ANSWER_BYTES_MAX = 16 << 20  # of groups in one answer; for others the client has to ask again
+_ALL_BYTES_MAX = 64 << 20
+# Of Python's objects, besides bytes of clients.
+MEMBER_OBJECTS, OFFSET_OBJECTS, GROUP_OBJECTS, PENDING_OBJECTS = 3000, 700, 2000, 1500
+
+_REST = 20  # between two measurements, in times that the last one took
+
+
+def size_of_texts(*texts: str | None) -> int:
+    """Return the memory that names and ids take, of which each has up to 32 KiB."""
+    return sum(sys.getsizeof(one) for one in texts if one)
+
+
+class GroupMemory:
+    """The limit on the memory of all groups together, since they outlive their connections; not thread-safe.
+
+        a member      1 MiB of metadata, in up to 64 protocols
+        a group       4 MiB of members' metadata, and of assignments; 16 MiB of metadata of its offsets
+        all groups    64 MiB, with names and ids, and with what Python's objects take
+
+    Kafka's limit is that a group has to fit into one record of `__consumer_offsets`, 1 MiB by default; it
+    notices only when the leader has sent the assignments. Here a JoinGroup is refused at once, with the error
+    that Kafka gives then.
+
+    What is added is counted, and what goes, or was never kept, is not: once the sum is above the
+    limit, all that is there is measured. So nothing is refused for what is not there, but for a while
+    after a measurement that took long: clients could keep the server busy with these.
+
+    Source: Kafka group-coordinator/.../GroupMetadataManager.java appendGroupMetadataErrorToResponseError.
+    """
+
+    def __init__(self, measure: Callable[[], int], monotonic_ms: Callable[[], int]) -> None:
+        """Start with what is there; `measure` returns the size of all that is kept now."""
+        self._measure, self._monotonic_ms = measure, monotonic_ms
+        self._size_in_bytes = 0
+        self._again_ms: int | None = (
+            None  # when it may be measured again; None before the first time
+        )
+
+    def take(self, size_in_bytes: int) -> bool:
+        """Count memory for something that is to be kept; return False if there is not as much."""
+        if size_in_bytes <= 0:
+            return True
+        now_ms = self._monotonic_ms()
+        if self._again_ms is None or (
+            self._size_in_bytes + size_in_bytes > _ALL_BYTES_MAX and now_ms >= self._again_ms
+        ):
+            self._size_in_bytes = self._measure()
+            self._again_ms = now_ms + (_REST + 1) * (self._monotonic_ms() - now_ms)
+        if self._size_in_bytes + size_in_bytes > _ALL_BYTES_MAX:
+            return False
+        self._size_in_bytes += size_in_bytes
+        return True
 
 
 class GroupState(Enum):
@@ -50,6 +109,46 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]  # names in order of prefer
 def size_of(protocols: Protocols) -> int:
     """Return the size in bytes of the names and metadata of protocols."""
     return sum(len(name) + len(metadata) for name, metadata in protocols)
+
+
+def memory_of(protocols: Protocols) -> int:
+    """Return the memory that a member's protocols take, about, with the topics of the one that will be decoded."""
+    decoded = max((_TOPIC_OBJECTS * _topic_count(metadata) for _, metadata in protocols), default=0)
+    return size_of(protocols) + decoded
+
+
+# A consumer's subscription: int16 version, int32 count, topics (strings), and more. The topics are the only part of
+# members' data that the coordinator decodes. Source: Kafka clients/.../common/message/ConsumerProtocolSubscription.json.
+
+
+def _topic_count(data: bytes) -> int:
+    if len(data) < _START.size:
+        return 0
+    _, count = _START.unpack_from(data)
+    return count if 0 <= count <= min(_TOPICS_MAX, len(data) // _SIZE.size) else 0
+
+
+def _subscribed_topics(data: bytes) -> frozenset[str] | None:
+    """Decode the topics of a member's subscription.
+
+    Returns None if it is not in Kafka's consumer format, or names so many that decoding takes long.
+    """
+    try:
+        _, count = _START.unpack_from(data)
+        if count > _TOPICS_MAX:
+            return None
+        position = _START.size
+        found = set()
+        for _ in range(count):
+            (size,) = _SIZE.unpack_from(data, position)
+            position += _SIZE.size
+            if not 0 <= size <= len(data) - position:
+                return None
+            found.add(data[position : position + size].decode())
+            position += size
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return frozenset(found) if count >= 0 else None
 
 
 class JoinAnswer(NamedTuple):
@@ -124,8 +223,7 @@ class Member:
     def size_in_bytes(self) -> int:
         """Memory that it takes, about."""
         names = size_of_texts(self.member_id, self.instance_id, self.client_id)
-        decoded = subscription.decoded_size(self.protocols)
-        return MEMBER_OBJECTS + names + self.metadata_bytes + decoded + len(self.assignment)
+        return MEMBER_OBJECTS + names + memory_of(self.protocols) + len(self.assignment)
 
     def metadata(self, protocol: str | None) -> bytes:
         """Return the member's metadata for a protocol; empty if it does not support it."""
@@ -372,6 +470,6 @@ class Group:
     def _subscriptions(self) -> frozenset[str] | None:
         if self.protocol_type != CONSUMER or (self.members and self.protocol is None):
             return None
-        found = [subscription.topics(one.metadata(self.protocol)) for one in self.members.values()]
+        found = [_subscribed_topics(one.metadata(self.protocol)) for one in self.members.values()]
         known = [topics for topics in found if topics is not None]
         return frozenset().union(*known) if len(known) == len(found) else None

@@ -27,38 +27,37 @@ KIP-394, KIP-814 (skip_assignment).
 from __future__ import annotations
 
 import functools
+import heapq
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.cluster.group_records import GroupKey, GroupMetadata
 from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.options.server import GroupConfig
-from spark_kbatch.server.client_warnings import client_warnings
-from spark_kbatch.server.groups import subscription
 from spark_kbatch.server.groups.group import (
+    GROUP_BYTES_MAX,
+    GROUP_OBJECTS,
+    MEMBER_BYTES_MAX,
+    MEMBER_OBJECTS,
     NO_MEMBER_ID,
+    PENDING_OBJECTS,
     AnswerJoin,
     AnswerSync,
     Group,
+    GroupMemory,
     GroupState,
     JoinAnswer,
     Member,
     Protocols,
     SyncAnswer,
+    memory_of,
     size_of,
-)
-from spark_kbatch.server.groups.memory import (
-    GROUP_BYTES_MAX,
-    GROUP_OBJECTS,
-    MEMBER_BYTES_MAX,
-    MEMBER_OBJECTS,
-    PENDING_OBJECTS,
-    GroupMemory,
     size_of_texts,
 )
-from spark_kbatch.server.groups.timers import Timers
+from spark_kbatch.server.peers import client_warnings
 from spark_kbatch.wire.errors import ErrorCode, code_of
 
 logger = logging.getLogger(__name__)
@@ -66,6 +65,80 @@ logger = logging.getLogger(__name__)
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000  # the longest that a new member's JoinGroup is held
 
 _SESSION, _JOIN, _SYNC = "session", "join", "sync"
+_OUTDATED_MAX = 1000  # entries in the heap of timers
+
+Key: TypeAlias = tuple[str, ...]
+
+
+class _Due(NamedTuple):
+    """A key's entry in the heap of deadlines, outdated if the key's deadline has changed since."""
+
+    deadline_ms: int
+    number: int  # orders equal deadlines by the time at which they were set
+    key: Key
+
+
+class Timers:
+    """Timers by key, each with a deadline and an action, on a clock that the caller reads; not thread-safe.
+
+    Every heartbeat puts off the end of a member's session. So putting off adds no entry to the heap: an entry
+    that comes up too early is put back with the current deadline.
+    """
+
+    def __init__(self) -> None:
+        self._actions: dict[Key, tuple[int, Callable[[], None]]] = {}  # by key, with its deadline
+        self._queued: dict[Key, int] = {}  # the earliest deadline of each key in the heap
+        self._heap: list[_Due] = []
+        self._numbers = itertools.count()
+
+    def set(self, key: Key, deadline_ms: int, action: Callable[[], None]) -> None:
+        """Set a key's timer, which runs the action at the deadline, in place of the key's earlier timer."""
+        self._actions[key] = deadline_ms, action
+        queued = self._queued.get(key)
+        if queued is None or queued > deadline_ms:
+            self._push(key, deadline_ms)
+
+    def cancel(self, key: Key) -> None:
+        """Cancel a key's timer, if there is one."""
+        if self._actions.pop(key, None) is None:
+            return
+        # Its entry stays in the heap. When most are such, they are dropped.
+        if len(self._heap) > 2 * len(self._actions) + _OUTDATED_MAX:
+            self._queued = {one: deadline_ms for one, (deadline_ms, _) in self._actions.items()}
+            self._heap = [
+                _Due(deadline_ms, next(self._numbers), one)
+                for one, deadline_ms in self._queued.items()
+            ]
+            heapq.heapify(self._heap)
+
+    def run_due(self, now_ms: int) -> None:
+        """Run the actions that are due, in the order of their deadlines. They may set timers."""
+        while self._heap and self._heap[0].deadline_ms <= now_ms:
+            due = heapq.heappop(self._heap)
+            key = due.key
+            if self._queued.get(key) != due.deadline_ms:
+                continue  # An earlier entry of the same key has come up.
+            del self._queued[key]
+            found = self._actions.get(key)
+            if found is None:
+                continue
+            deadline_ms, action = found
+            if deadline_ms > now_ms:
+                self._push(key, deadline_ms)
+                continue
+            del self._actions[key]
+            action()
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when `run_due` should be called next; None if there is nothing to do."""
+        return self._heap[0].deadline_ms if self._heap else None
+
+    def __len__(self) -> int:
+        return len(self._actions)
+
+    def _push(self, key: Key, deadline_ms: int) -> None:
+        self._queued[key] = deadline_ms
+        heapq.heappush(self._heap, _Due(deadline_ms, next(self._numbers), key))
 
 
 class Joining(NamedTuple):
@@ -199,15 +272,14 @@ class Memberships:
             )  # fmt: skip
             return ErrorCode.UNKNOWN_SERVER_ERROR
         member = group.members.get(joining.member_id)
-        decoded = subscription.decoded_size(joining.protocols)
+        added = memory_of(joining.protocols)
         if member is not None:
-            added = size_in_bytes + decoded - member.metadata_bytes
-            added -= subscription.decoded_size(member.protocols)
+            added -= memory_of(member.protocols)
         elif joining.asks_for_an_id:
             added = PENDING_OBJECTS
         else:
             names = size_of_texts(joining.member_id, joining.instance_id, joining.client_id)
-            added = size_in_bytes + decoded + MEMBER_OBJECTS + names
+            added += MEMBER_OBJECTS + names
             if not group.members:
                 added += size_of_texts(joining.protocol_type)
         if group.group_id not in self.groups:

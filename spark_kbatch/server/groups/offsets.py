@@ -35,15 +35,18 @@ from spark_kbatch.errors import KafkaStorageError, KBatchError
 from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.options.server import METADATA_BYTES_MAX, GroupConfig
-from spark_kbatch.server.groups.group import CONSUMER, NO_MEMBER_ID, Group, GroupState
-from spark_kbatch.server.groups.membership import Memberships, code_of_append
-from spark_kbatch.server.groups.memory import (
+from spark_kbatch.server.groups.group import (
+    CONSUMER,
     GROUP_OBJECTS,
+    NO_MEMBER_ID,
     OFFSET_OBJECTS,
     OFFSETS_BYTES_MAX,
+    Group,
     GroupMemory,
+    GroupState,
     size_of_texts,
 )
+from spark_kbatch.server.groups.membership import Memberships, code_of_append
 from spark_kbatch.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch import Cluster
-from spark_kbatch.cluster.offsets_store import OffsetsStore, read_groups
+from spark_kbatch.cluster.groups import read_groups
+from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.codec import Structure
 from spark_kbatch.wire.protocol import ApiKey

@@ -19,7 +19,7 @@ from spark_kbatch.errors import (
     RecordTooLargeError,
 )
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.server.groups.timers import Timers
+from spark_kbatch.server.groups.membership import Timers
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey

@@ -12,8 +12,8 @@ import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.server.groups import memory
-from spark_kbatch.server.groups.timers import Timers
+from spark_kbatch.server.groups import group as memory
+from spark_kbatch.server.groups.membership import Timers
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey, OffsetFetchRequest
 from tests.support import builders

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError
 
-from spark_kbatch.server.client_warnings import client_warnings
+from spark_kbatch.server.peers import client_warnings
 from tests.support import builders
 
 

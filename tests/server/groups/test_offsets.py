@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.cluster.offsets_store import read_groups
+from spark_kbatch.cluster.groups import read_groups
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
