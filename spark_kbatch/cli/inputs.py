@@ -690,7 +690,8 @@ def _of_texts(name: str, texts: pa.Array) -> pa.Array:
         return pa.nulls(len(texts), HEADERS_TYPE)
     objects = compute.binary_join_element_wise('{"h":', texts.fill_null("null"), "}", "")
     lines = compute.binary_join(pa.ListArray.from_arrays([0, len(objects)], objects), "\n")
-    found = _parsed_by_arrow(lines[0].as_py().encode(), {"headers": "h"}, is_strict=True)
+    block = lines[0].as_py().encode() + b"\n"
+    found = _parsed_by_arrow(block, {"headers": "h"}, is_strict=True)
     if found is None or len(found) != len(texts):
         raise pa.ArrowInvalid("a text is not JSON of headers")
     return found.column("headers")

@@ -294,6 +294,12 @@ def test_a_row_of_csv_is_a_record(cluster: Cluster) -> None:
     ]
 
 
+def test_a_single_row_of_csv_may_have_headers(cluster: Cluster) -> None:
+    Path("in.csv").write_text('value,headers\na,"[[""h"",""x""]]"\n')
+    produce(cluster, "events", "in.csv")
+    assert [one["headers"] for one in records(cluster)] == [[["h", "x"]]]
+
+
 def test_a_row_of_one_column_may_be_empty(cluster: Cluster) -> None:
     Path("in.csv").write_text("value\na\n\nb\n")
     produce(cluster, "events", "in.csv")
