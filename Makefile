@@ -36,6 +36,9 @@ PARALLEL_FUZZ := -n 2 --dist load --maxschedchunk 1
 
 PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
 
+# Notebooks that tests/test_stranger.py runs too, from the wheel.
+SHOWN_TWICE := --deselect tests/test_notebooks.py::test_notebook_runs_and_shows_what_it_is_stored_with
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-spark soak lowest interop fuzz lint format docs dist stranger bench bench-check bench-bucket bench-kafka notebooks clean java
 
@@ -55,8 +58,8 @@ test-fast: $(INSTALLED) ## Run the tests that are not slow and need no Spark
 test-spark: java $(INSTALLED) ## Run the tests that need Spark and are not slow
 	$(PYTEST) $(PARALLEL) -m 'spark and not slow and not interop'
 
-soak: java $(INSTALLED) ## Run the slow tests, more rounds of those without Spark, and what `test` has with Spark on 4.1
-	HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) -m '(slow or not spark) and not interop'
+soak: java $(INSTALLED) ## Run the slow tests, those that do more here than in `test`, and what `test` has with Spark on 4.1
+	HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) -m '(slow or more_in_soak) and not interop' $(SHOWN_TWICE)
 	$(MAKE) $(OLDEST) test-spark
 
 lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest versions that pyproject.toml accepts

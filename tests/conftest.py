@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from spark_kbatch.clock import latest_ms, since_boot_ms
 from spark_kbatch.kernels import jit
 from spark_kbatch.log.steps import expiring_ms
+from tests.support import more_in_soak
 from tests.support.failing_disks import Clock, Disks
 
 SPARK_4_1 = pyspark.__version__.startswith("4.1.")
@@ -34,7 +35,7 @@ SHORT_LIVED_SPARK = {
 untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("tests", untimed, max_examples=15)
 settings.register_profile("soak", untimed, max_examples=200)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
+settings.load_profile(more_in_soak.PROFILE)
 
 
 def few(cases: Sequence[Any], count: int) -> list[Any]:
@@ -56,6 +57,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if SPARK_4_1:
         # Its client drops sockets to the JVM without closing them.
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    more_in_soak.mark(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    more_in_soak.begin(item)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

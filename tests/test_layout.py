@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -177,8 +177,10 @@ class Import(NamedTuple):
         return names[0], ".".join(names[1:])
 
 
-def imports() -> Iterator[Import]:
+@functools.cache
+def imports() -> list[Import]:
     """Every import of the package, in functions too."""
+    found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         file = path.relative_to(PACKAGE).as_posix()
         tree = ast.parse(path.read_text())
@@ -191,14 +193,13 @@ def imports() -> Iterator[Import]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
-                    yield Import(file, alias.name, id(node) in for_types)
+                    found.append(Import(file, alias.name, id(node) in for_types))
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{file} has a relative import"
                 for alias in node.names:
-                    yield Import(file, f"{node.module}.{alias.name}", id(node) in for_types)
-
-
-IMPORTS = list(imports())
+                    name = f"{node.module}.{alias.name}"
+                    found.append(Import(file, name, id(node) in for_types))
+    return found
 
 
 def test_every_part_has_a_layer() -> None:
@@ -211,7 +212,7 @@ def test_every_part_has_a_layer() -> None:
 def test_imports_go_one_way() -> None:
     upward = [
         f"{one.file} imports {one.module}"
-        for one in IMPORTS
+        for one in imports()
         if one.imported not in (None, one.importer)
         and HEIGHT[one.imported or ""] >= HEIGHT[one.importer]
     ]
@@ -221,7 +222,7 @@ def test_imports_go_one_way() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph: dict[str, set[str]] = {}
-    for one in IMPORTS:
+    for one in imports():
         if one.module_names:
             graph.setdefault(one.file, set()).add("/".join(one.module_names) + ".py")
 
@@ -230,7 +231,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def test_rooms_are_entered_by_their_doors() -> None:
     found: dict[str, set[str]] = {}
-    for room, module in filter(None, (one.door for one in IMPORTS)):
+    for room, module in filter(None, (one.door for one in imports())):
         found.setdefault(room, set()).add(module)
 
     assert found == DOORS
@@ -242,7 +243,7 @@ def test_a_face_opens_clusters_in_one_room(face: str) -> None:
         ".".join(one.module_names)
         if one.imported in ROOMS and one.imported != "options"
         else one.imported
-        for one in IMPORTS
+        for one in imports()
         if one.importer == face and one.imported not in (None, face) and not one.for_types
     }
 
@@ -259,7 +260,7 @@ INSIDE = {
 
 
 def test_the_public_cluster_knows_the_port_alone() -> None:
-    cluster = [one for one in IMPORTS if one.file == "opening/cluster.py" and not one.for_types]
+    cluster = [one for one in imports() if one.file == "opening/cluster.py" and not one.for_types]
     found = {
         ".".join(one.module_names)
         for one in cluster
@@ -276,13 +277,13 @@ def test_the_public_cluster_knows_the_port_alone() -> None:
 
 
 def test_a_bucket_knows_no_logs() -> None:
-    assert [one for one in IMPORTS if one.importer == "bucket" and one.imported == "log"] == []
+    assert [one for one in imports() if one.importer == "bucket" and one.imported == "log"] == []
 
 
 def test_producer_and_consumer_are_wired_by_those_who_open_a_path() -> None:
     users = {
         one.importer
-        for one in IMPORTS
+        for one in imports()
         if one.imported in ("producer", "consumer")
         # These only name what calls give.
         and not (one.for_types and one.file in ("__init__.py", "spark/reader.py"))
@@ -294,14 +295,14 @@ def test_producer_and_consumer_are_wired_by_those_who_open_a_path() -> None:
 @pytest.mark.parametrize("module", HOMES)
 def test_module_is_imported_only_in_its_home(module: str) -> None:
     found = {
-        one.file for one in IMPORTS if one.module.split(".")[0] == module and not one.for_types
+        one.file for one in imports() if one.module.split(".")[0] == module and not one.for_types
     }
 
     assert found == HOMES[module]
 
 
 def test_the_package_names_pyspark_for_types_only() -> None:
-    found = [one for one in IMPORTS if one.file == "__init__.py" and "pyspark" in one.module]
+    found = [one for one in imports() if one.file == "__init__.py" and "pyspark" in one.module]
 
     assert found
     assert all(one.for_types for one in found)

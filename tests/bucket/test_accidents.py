@@ -17,6 +17,7 @@ from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError
 from tests.bucket.test_recovery import done, kbatch, send
 from tests.conftest import REPOSITORY
+from tests.support import draws
 from tests.support.bucket_objects import AgingObjects, a_url, values
 from tests.support.month_bucket import (
     CLUSTER_ID,
@@ -73,10 +74,11 @@ def test_the_table_says_all_that_happens(accidents: Accidents, kind: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SEALED)
-def test_each_byte_of_a_small_object_may_be_wrong(accidents: Accidents, kind: str) -> None:
+def test_any_byte_of_a_small_object_may_be_wrong(accidents: Accidents, kind: str) -> None:
+    """A sum is over all of them: every fifth is tried, or each if five times as much is drawn."""
     name = min(accidents.by_kind[kind], key=lambda one: len(accidents.content(one)))
     data = accidents.content(name)
-    for at in range(len(data)):
+    for at in range(0, len(data), max(1, 5 // draws.many(1))):
         used, kept = accidents.used(name, flipped(data, at))
         assert used in TABLE[kind][0]
         assert used == "stop" or kept == accidents.all

@@ -22,7 +22,7 @@ class OneWriteASecond(AgingObjects):
     A create of what was written just now is refused in the same way, whether it is there or not.
     """
 
-    request_ms = 5
+    request_ms = 25  # who is refused pauses in real time until forty requests were sent
 
     def __init__(self) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ from spark_kbatch.log.checkpoints import write_meta_properties, write_partition_
 from spark_kbatch.model import TopicPartition, random_id
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
-from tests.support.crashes import STRIDE
+from tests.support.crashes import stride_of
 from tests.support.faults import Fault, FaultyFiles, died
 from tests.support.reference import (
     Record,
@@ -438,6 +438,7 @@ def test_no_broker_can_start_during_an_export(tmp_path: Path) -> None:
     assert not any(files.could_start)
 
 
+@pytest.mark.more_in_soak
 def test_a_killed_export_leaves_each_partition_empty_or_whole_and_a_retry_succeeds_or_is_refused(
     tmp_path: Path,
 ) -> None:
@@ -453,7 +454,7 @@ def test_a_killed_export_leaves_each_partition_empty_or_whole_and_a_retry_succee
         dying = Cluster(path, files=FaultyFiles(Fault(step, torn=True)))
         return died(lambda: dying.export("events", to=log_dir))
 
-    for step in itertools.count(step=min(STRIDE, 2)):
+    for step in itertools.count(step=stride_of(2)):
         if not killed_at(step):
             break
         for directory in log_dir.iterdir():

@@ -32,7 +32,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.record import scalar
 from tests.support import builders
-from tests.support.crashes import Crash, Recording
+from tests.support.crashes import EVERY_STEP, Crash, Recording
 from tests.support.disk import Disk, DiskFiles
 from tests.support.jobs import PATH
 from tests.support.soundness import ensure_sound
@@ -365,7 +365,7 @@ SEEDS = pytest.mark.parametrize(
     "seeds",
     [
         pytest.param(range(1), id="one seed"),
-        pytest.param(range(1, 20), id="many seeds", marks=pytest.mark.slow),
+        pytest.param(EVERY_STEP, id="many seeds", marks=pytest.mark.slow),
     ],
 )
 BEFORE: list[Change] = [(GroupKey("g"), GROUP), offset(1), offset(1, group="other")]
@@ -388,6 +388,7 @@ def contents_after(*changes: Change) -> StoredGroups:
     return found
 
 
+@pytest.mark.more_in_soak
 @SEEDS
 @pytest.mark.usefixtures("_quiet")
 def test_a_crash_of_an_append_leaves_all_of_it_or_nothing(seeds: range) -> None:
@@ -406,6 +407,7 @@ def test_a_crash_of_an_append_leaves_all_of_it_or_nothing(seeds: range) -> None:
             assert kept.contents.offsets["g"][PLACE].offset == 9, crash
 
 
+@pytest.mark.more_in_soak
 @SEEDS
 @pytest.mark.usefixtures("_quiet")
 def test_a_crash_of_a_rewrite_loses_nothing(seeds: range) -> None:
@@ -431,6 +433,7 @@ def test_a_crash_of_a_rewrite_loses_nothing(seeds: range) -> None:
             assert opened(files).load() == kept.contents, crash
 
 
+@pytest.mark.more_in_soak
 @SEEDS
 @pytest.mark.usefixtures("_quiet")
 def test_a_crash_of_the_first_append_leaves_a_topic_or_none(seeds: range) -> None:

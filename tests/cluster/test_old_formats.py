@@ -259,6 +259,7 @@ def expected_indexes(
 # Logs.
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("magic", MAGICS)
 @pytest.mark.parametrize("compression", CODECS)
 def test_a_damaged_byte_of_a_log_is_refused_or_changes_nothing(

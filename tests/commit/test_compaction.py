@@ -160,6 +160,7 @@ def test_a_failed_rewrite_does_not_fail_the_commit(
     ensure_sound(store_of(cluster).manager.log(TRANSACTION_STATE))
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
 def test_a_rewrite_killed_at_any_step_loses_no_commit(
     cluster: Cluster, tmp_path: Path, torn: bool, rewrites_at: Callable[[int], None]

@@ -22,7 +22,7 @@ from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError
 from spark_kbatch.files import Files
 from tests.support import builders
-from tests.support.crashes import Crash, Recording, sample
+from tests.support.crashes import EVERY_STEP, Crash, Recording, sample
 from tests.support.faults import DISK_FAULTS, Fault, FaultyFiles, SimulatedProcess, died
 from tests.support.jobs import PATH, Contents, Scenario
 from tests.support.store import store_of
@@ -114,6 +114,7 @@ def test_every_step_of_the_table_has_its_cases(job: Recording) -> None:
     assert steps | {"abort", "roll forward", "gc", "rewrite"} == set(table())
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
 def test_a_job_killed_at_any_step_is_visible_as_a_whole_or_not_at_all(
     scenario: Scenario, job: Recording, torn: bool
@@ -123,6 +124,7 @@ def test_a_job_killed_at_any_step_is_visible_as_a_whole_or_not_at_all(
         ensure_as_the_table_says(found, step_of(crash, job), crash, scenario)
 
 
+@pytest.mark.more_in_soak
 def test_a_job_that_loses_power_at_any_step_is_visible_as_a_whole_or_not_at_all(
     scenario: Scenario, job: Recording
 ) -> None:
@@ -132,7 +134,7 @@ def test_a_job_that_loses_power_at_any_step_is_visible_as_a_whole_or_not_at_all(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 20))
+@pytest.mark.parametrize("seed", EVERY_STEP)
 def test_a_job_that_crashes_in_random_ways_is_visible_as_a_whole_or_not_at_all(
     scenario: Scenario, job: Recording, seed: int
 ) -> None:
@@ -141,6 +143,7 @@ def test_a_job_that_crashes_in_random_ways_is_visible_as_a_whole_or_not_at_all(
         ensure_as_the_table_says(found, step_of(crash, job), crash, scenario)
 
 
+@pytest.mark.more_in_soak
 def test_a_job_that_aborts_is_never_visible(scenario: Scenario) -> None:
     aborted = Recording(scenario.disk, scenario.run_job_that_aborts)
     lock = aborted.first(
@@ -155,6 +158,7 @@ def test_a_job_that_aborts_is_never_visible(scenario: Scenario) -> None:
 # Jobs that leave flushing to the operating system.
 
 
+@pytest.mark.more_in_soak
 def test_a_killed_job_that_was_not_flushed_is_visible_as_a_whole_or_not_at_all(
     unflushed: Scenario,
 ) -> None:
@@ -174,6 +178,7 @@ def ensure_whole_batches(found: Contents, crash: Crash, scenario: Scenario) -> N
         assert records in allowed, f"{crash}: {topic_partition} has {records}"
 
 
+@pytest.mark.more_in_soak
 def test_an_unflushed_job_that_loses_power_loses_only_whole_batches(unflushed: Scenario) -> None:
     job = Recording(unflushed.disk, unflushed.run_job)
     for crash in job.power_losses():
@@ -182,7 +187,7 @@ def test_an_unflushed_job_that_loses_power_loses_only_whole_batches(unflushed: S
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 40))
+@pytest.mark.parametrize("seed", EVERY_STEP)
 def test_an_unflushed_job_that_loses_power_in_random_ways_loses_only_whole_batches(
     unflushed: Scenario, seed: int
 ) -> None:
@@ -223,6 +228,7 @@ def undone(crashes: Iterable[Crash]) -> list[Crash]:
     ]
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("power_losses", [False, True], ids=["killed", "power lost"])
 def test_rolling_forward_may_crash_at_any_step_as_well(
     scenario: Scenario, job: Recording, power_losses: bool
@@ -231,6 +237,7 @@ def test_rolling_forward_may_crash_at_any_step_as_well(
     ensure_rolling_forward_may_crash(scenario, job, decided, power_losses=power_losses, by=2)
 
 
+@pytest.mark.more_in_soak
 def test_rolling_forward_may_crash_after_any_crash_of_the_committer(
     scenario: Scenario, job: Recording
 ) -> None:
@@ -250,7 +257,7 @@ def test_a_commit_point_is_on_disk_before_a_partition_is_rolled_forward(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("seed", EVERY_STEP)
 def test_rolling_forward_may_crash_after_any_loss_of_power(
     scenario: Scenario, job: Recording, seed: int
 ) -> None:
@@ -264,6 +271,7 @@ def test_rolling_forward_may_crash_after_any_loss_of_power(
 # A disk that fails.
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize(
     "fault",
     [

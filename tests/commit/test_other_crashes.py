@@ -16,7 +16,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
-from tests.support.crashes import Crash, Recording, another_boot
+from tests.support.crashes import EVERY_STEP, Crash, Recording, another_boot
 from tests.support.disk import Disk, DiskFiles
 from tests.support.jobs import PATH, Contents, contents
 from tests.support.store import store_of
@@ -29,7 +29,7 @@ SEEDS = pytest.mark.parametrize(
     "seeds",
     [
         pytest.param(range(1), id="one seed"),
-        pytest.param(range(1, 20), id="many seeds", marks=pytest.mark.slow),
+        pytest.param(EVERY_STEP, id="many seeds", marks=pytest.mark.slow),
     ],
 )
 BATCH = builders.batch(seed=8)
@@ -84,6 +84,7 @@ def overwrite(files: Files) -> None:
     committer.discard(extents, builders.JOB)
 
 
+@pytest.mark.more_in_soak
 @SEEDS
 def test_an_overwrite_that_crashes_at_any_step_replaces_all_or_nothing(seeds: range) -> None:
     recording = Recording(a_disk(), overwrite)
@@ -120,6 +121,7 @@ def test_a_commit_that_the_next_writer_has_finished_survives_a_power_loss() -> N
             assert counts == [6 if crash.at > decided else 3] * 2, f"{crash}, seed {seed}"
 
 
+@pytest.mark.more_in_soak
 @SEEDS
 def test_garbage_collection_that_crashes_at_any_step_removes_only_garbage(seeds: range) -> None:
     size = len(OLD[PLACES[0]][0])
@@ -158,6 +160,7 @@ def commit(files: Files, transactional_id: str, sequence: int) -> bool:
     return committer.commit(extents, transactional_id=transactional_id, sequence=sequence)
 
 
+@pytest.mark.more_in_soak
 @SEEDS
 def test_a_rewrite_that_crashes_at_any_step_keeps_each_ids_sequence(
     seeds: range, monkeypatch: pytest.MonkeyPatch

@@ -332,6 +332,7 @@ def _steps(path: Path, batches: dict[tuple[str, int], list[bytes]]) -> list[str]
     return files.steps
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
 def test_an_overwrite_killed_at_any_step_replaces_all_or_nothing(
     cluster: Cluster, tmp_path: Path, torn: bool

@@ -274,6 +274,7 @@ def test_unflushed_saved_sequences_are_valid_until_the_machine_reboots(
     assert seeds(cluster) == [1, 2, 3]
 
 
+@pytest.mark.more_in_soak
 def test_a_transaction_retried_after_any_crash_is_there_once(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path / "before", topics={"events": 2})
     write(cluster, 0, "query", 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from spark_kbatch.options.topic import TopicConfig
 from tests.log.test_partition_log import read_all
 from tests.log.test_producer_state import PARTITION, Sent, append_to
 from tests.log.test_producers import append_data
-from tests.support import builders
+from tests.support import builders, draws
 from tests.support.log_histories import data_batch, marker_batch
 from tests.support.soundness import ensure_sound
 
@@ -33,7 +32,6 @@ CONFIG = TopicConfig(
     segment_bytes=1200, index_interval_bytes=100, retention_ms=10**12, file_delete_delay_ms=0
 )
 FIRST_MS = builders.FIRST_TIMESTAMP_MS
-ROUNDS = int(os.environ.get("KBATCH_SOAK_ROUNDS", "100")) * 20
 HIGH_BYTES = (
     0,
     8,
@@ -267,7 +265,7 @@ WAYS = (
 )
 
 
-@pytest.mark.parametrize("rounds", [150, pytest.param(ROUNDS, marks=pytest.mark.slow)], ids=["some", "many"])  # fmt: skip
+@pytest.mark.parametrize("rounds", [150, pytest.param(draws.many(400), marks=pytest.mark.slow)], ids=["some", "many"])  # fmt: skip
 def test_damaged_bytes_end_in_an_error_that_names_them_or_in_none(
     written: PartitionLog, tmp_path: Path, rounds: int
 ) -> None:

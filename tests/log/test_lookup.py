@@ -133,6 +133,7 @@ def all_answers(log: PartitionLog) -> list[OffsetAndTimestamp | None]:
     return [find(fresh, fresh.state(), time) for time in asked]
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("kind", ["offset_index", "time_index"])
 def test_an_index_with_any_byte_damaged_changes_no_answer(tmp_path: Path, kind: str) -> None:
     log = a_log_of(tmp_path, JUMPING, segment_bytes=2500)
@@ -149,6 +150,7 @@ def test_an_index_with_any_byte_damaged_changes_no_answer(tmp_path: Path, kind: 
         path.write_bytes(whole)
 
 
+@pytest.mark.more_in_soak
 def test_an_entry_that_is_true_of_another_batch_changes_no_answer(tmp_path: Path) -> None:
     log = a_log_of(tmp_path, JUMPING, segment_bytes=2500)
     right = all_answers(log)

@@ -189,6 +189,7 @@ WAYS = (
 LEAVES_WHOLE_SEGMENTS = (*WAYS[:5], truncate)
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("batches", [6, 7], ids=["full", "with room"])
 @pytest.mark.parametrize("way", WAYS, ids=[way.__name__ for way in WAYS])
 def test_an_open_log_continues_soundly_after_a_writer_died_at_any_step(

@@ -533,6 +533,7 @@ def damaged_positions(data: bytes) -> list[int]:
     return found
 
 
+@pytest.mark.more_in_soak
 def test_a_flipped_byte_is_reported_with_file_and_position_and_never_returned(
     cluster: Cluster,
 ) -> None:
@@ -563,6 +564,7 @@ def test_a_flipped_byte_is_reported_with_file_and_position_and_never_returned(
         path.write_bytes(data)
 
 
+@pytest.mark.more_in_soak
 def test_a_flipped_byte_is_not_returned_by_a_read_from_the_middle(cluster: Cluster) -> None:
     whole = builders.contents(cluster)[PARTITION]
     for path in store_of(cluster).metadata.cluster_file.log_directory(PARTITION).glob("*.log"):

@@ -315,6 +315,7 @@ def whole_records(path: Path, base: int, size: int) -> int:
     return base + 2 * sum(end <= size for end in lengths)
 
 
+@pytest.mark.more_in_soak
 def test_for_every_cut_of_the_active_segment_exactly_the_whole_batches_before_it_are_kept(
     tmp_path: Path,
 ) -> None:
@@ -335,6 +336,7 @@ def test_for_every_cut_of_the_active_segment_exactly_the_whole_batches_before_it
         ensure_sound(again)
 
 
+@pytest.mark.more_in_soak
 def test_for_every_damaged_byte_exactly_the_whole_batches_before_it_are_kept(
     tmp_path: Path,
 ) -> None:

@@ -67,6 +67,7 @@ def test_in_a_sound_log_nothing_changes(log: PartitionLog) -> None:
     }
 
 
+@pytest.mark.more_in_soak
 def test_for_every_cut_of_the_active_segment_whole_messages_are_kept(log: PartitionLog) -> None:
     whole = records(log)
     state = set_state(log, boot_id=ANOTHER_BOOT)

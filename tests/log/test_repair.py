@@ -207,6 +207,7 @@ def test_a_lost_state_is_rebuilt_from_the_batches(
     ensure_sound(log)
 
 
+@pytest.mark.more_in_soak
 def test_for_every_cut_of_a_log_without_state_exactly_the_whole_batches_are_kept(
     log: PartitionLog,
 ) -> None:

@@ -376,6 +376,7 @@ STEPS = {"retention": {"create", "write", "flush", "touch", "rename", "remove"}}
 STEPS["delete records"] = STEPS["retention"] - {"create"}
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
 @pytest.mark.parametrize("how", STEPS)
 def test_a_kill_at_any_step_loses_nothing_and_is_finished_by_the_next_run(

@@ -267,6 +267,7 @@ def copies(original: PartitionLog, folder: Path, faults: Sequence[Fault]) -> Ite
         yield PartitionLog(FaultyFiles(fault), directory, original.topic_partition, original.config)
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
 @pytest.mark.parametrize("how", ["to an offset", "fully"])
 def test_a_kill_at_any_step_leaves_the_old_log_or_the_new_one(
@@ -450,6 +451,7 @@ def test_a_follower_discards_what_a_dead_one_left(tmp_path: Path) -> None:
     ensure_sound(log)
 
 
+@pytest.mark.more_in_soak
 def test_a_follower_that_is_killed_at_any_step_continues_where_it_was(tmp_path: Path) -> None:
     data = as_led(*[builders.batch()] * 3, base_offset=6, epochs=[0, 2, 2])
     original = a_log(tmp_path / "original", batches=2, config=TopicConfig(segment_bytes=1))

@@ -34,7 +34,7 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from tests.support import builders, reference
 from tests.support.broker_dirs import a_batch, a_partition
-from tests.support.crashes import Crash, Recording
+from tests.support.crashes import EVERY_STEP, Crash, Recording
 from tests.support.disk import Disk, DiskFiles
 from tests.support.log_histories import History, data_batch, histories, marker_batch
 from tests.support.mirrors import (
@@ -568,6 +568,7 @@ def ensure_goes_on(source: Cluster, crash: Crash) -> None:
             ensure_sound(store_of(cluster).manager.log(topic_partition))
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("how", ["kills", "torn_kills", "power_losses"])
 def test_a_mirror_that_crashes_at_any_step_goes_on(
     recorded: tuple[Cluster, Recording], caplog: pytest.LogCaptureFixture, how: str
@@ -581,7 +582,7 @@ def test_a_mirror_that_crashes_at_any_step_goes_on(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("seed", EVERY_STEP)
 def test_a_mirror_that_crashes_in_random_ways_goes_on(
     recorded: tuple[Cluster, Recording], caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:

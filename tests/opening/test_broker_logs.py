@@ -167,6 +167,7 @@ def test_a_real_log_dir_is_read_without_the_files_beside_its_logs(
         assert read(copy, topic, foreign_end="log") == expected
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize(
     "name",
     [

@@ -29,7 +29,7 @@ from spark_kbatch.errors import ClosedError, ConfigError, KBatchError, ProducerC
 from spark_kbatch.options.producer import PRODUCER_OPTIONS
 from spark_kbatch.producer.futures import ArrowFuture, RecordFuture
 from spark_kbatch.producer.producer import Producer
-from tests.support import builders
+from tests.support import builders, draws
 
 SOON = 20.0
 
@@ -151,10 +151,9 @@ OTHERS: list[Any] = [
 ODD = [*NUMBERS, *TEXTS, *OTHERS]
 odd_values = st.sampled_from(ODD)
 ALL_INTERFACES = ("", "0")  # on which no test listens
-ROUNDS = 5 * int(os.environ.get("KBATCH_SOAK_ROUNDS", "1"))
 in_rounds = settings(
-    max_examples=ROUNDS,
-    derandomize="KBATCH_SOAK_ROUNDS" not in os.environ,
+    max_examples=draws.many(5),
+    derandomize=draws.IS_DEFAULT,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

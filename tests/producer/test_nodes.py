@@ -20,7 +20,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import OneNode
 from spark_kbatch.store.transport import NEVER_MS
-from tests.support import builders
+from tests.support import builders, draws
 from tests.support.accumulators import (
     BATCH,
     EVERYTHING,
@@ -109,7 +109,7 @@ def test_each_node_is_sent_what_it_leads_in_turn(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5, 300))
+@pytest.mark.parametrize("seed", range(5, 5 + draws.many(60)))
 def test_each_node_is_sent_what_it_leads_in_turn_for_many_seeds(seed: int) -> None:
     check_accumulator(seed)
 
@@ -196,7 +196,7 @@ def test_each_record_is_written_once_and_in_order_whatever_brokers_do(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6, 200))
+@pytest.mark.parametrize("seed", range(6, 6 + draws.many(40)))
 def test_each_record_is_written_once_for_many_seeds(tmp_path: Path, seed: int) -> None:
     check_run(tmp_path, seed)
 

@@ -40,7 +40,7 @@ from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.producer.futures import RecordFuture, RecordMetadata
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.record import compression
-from tests.support import builders
+from tests.support import builders, draws
 from tests.support.accumulators import bytes_in_use
 from tests.support.faulty_transport import Gate, Silent
 from tests.support.store import producer_to, store_of
@@ -734,4 +734,4 @@ def test_a_killed_producer_leaves_what_it_acknowledged_once(cluster: spark_kbatc
 def test_many_killed_producers_leave_what_they_acknowledged_once(
     cluster: spark_kbatch.Cluster,
 ) -> None:
-    check_killed_producers(cluster, range(100))
+    check_killed_producers(cluster, range(draws.many(20)))

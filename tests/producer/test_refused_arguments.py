@@ -19,7 +19,7 @@ from spark_kbatch.record import codec
 from spark_kbatch.record.builder import RecordBatchBuilder
 from spark_kbatch.record.header import unpack
 from spark_kbatch.record.scalar import times
-from tests.support import builders
+from tests.support import builders, draws
 from tests.support.reference import Record
 
 PARTITIONS = 3
@@ -190,7 +190,7 @@ def test_what_is_acknowledged_is_in_the_log_as_sent_and_nothing_else(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6, 300))
+@pytest.mark.parametrize("seed", range(6, 6 + draws.many(60)))
 def test_so_it_is_for_many_seeds(cluster: spark_kbatch.Cluster, seed: int) -> None:
     check_run(cluster, seed)
 

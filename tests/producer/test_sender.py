@@ -46,7 +46,7 @@ from spark_kbatch.producer.memory import BufferPool
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.record import compression
 from spark_kbatch.store.transport import Answer, SendRequest, Transport
-from tests.support import builders, reference
+from tests.support import builders, draws, reference
 from tests.support.accumulators import bytes_in_use
 from tests.support.faults import run_child
 from tests.support.faulty_transport import (
@@ -263,7 +263,7 @@ def test_futures_tell_the_truth_whatever_becomes_of_requests(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(draws.many(60)))
 def test_futures_tell_the_truth_for_many_seeds(tmp_path: Path, seed: int) -> None:
     check_run(tmp_path, seed, idempotent=seed % 4 > 0)
 

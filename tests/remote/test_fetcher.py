@@ -453,7 +453,7 @@ def test_answers_without_records_end_in_an_error_that_says_what_was_expected(
         r"batches from 4 to 10 were expected; cleanup.policy is delete"
     )
     with Reader(cluster, timeout_ms=60_000) as reader:
-        reader.pass_time_with_each_fetch(cluster, 2000)
+        reader.pass_time_with_each_fetch(cluster, 6000)
         with pytest.raises(RequestTimedOutError, match=said):
             reader.offsets(0, 10)
 
@@ -511,7 +511,7 @@ def test_end_of_a_log_is_not_taken_for_compacted_without_proof(
         setattr(cluster, name, value)
 
     with Reader(cluster, timeout_ms=60_000) as reader:
-        reader.pass_time_with_each_fetch(cluster, 2000)
+        reader.pass_time_with_each_fetch(cluster, 6000)
         with pytest.raises(RequestTimedOutError, match=said):
             reader.offsets(2, 10)
 

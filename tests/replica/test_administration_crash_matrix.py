@@ -26,7 +26,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica import administration
 from tests.support import builders
-from tests.support.crashes import Crash, Recording
+from tests.support.crashes import EVERY_STEP, Crash, Recording
 from tests.support.disk import Disk, DiskFiles
 from tests.support.faults import Fault, ReadOnlyFiles, SimulatedProcess
 from tests.support.reference import Record
@@ -87,7 +87,7 @@ class Start:
                 self.disk, lambda files: builders.commit(Cluster(PATH, files=files), extents)
             )
             flipped = commit.first("write", "topic-0/kbatch.state")
-            self.disk = next(crash.disk for crash in commit.kills() if crash.at > flipped)
+            self.disk = next(crash.disk for crash in commit.kills(stride=1) if crash.at > flipped)
             self.batches = {place: [*BATCHES[place], *JOB[place]] for place in BATCHES}
         if full:
             self.disk.blocks_max = 0
@@ -261,19 +261,21 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
 def test_a_change_killed_at_any_step_is_done_or_not(start: Start, torn: bool) -> None:
     for crash in start.some(start.recording.torn_kills() if torn else start.recording.kills()):
         start.ensure_survived(crash)
 
 
+@pytest.mark.more_in_soak
 def test_a_change_whose_power_is_lost_at_any_step_is_done_or_not(start: Start) -> None:
     for crash in start.some(start.recording.power_losses()):
         start.ensure_survived(crash)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("seed", EVERY_STEP)
 def test_a_change_that_crashes_in_another_way_is_met_by_everyone(start: Start, seed: int) -> None:
     recording = start.recording
     for crash in [
@@ -313,6 +315,7 @@ def test_a_change_that_the_disk_fails_at_any_step_is_done_or_not(
         start.ensure_survived(Crash(f"{fault} at step {at}: {step}", at, files.disk))
 
 
+@pytest.mark.more_in_soak
 def test_who_comes_after_a_crash_may_die_as_well(start: Start) -> None:
     for first in itertools.islice(start.recording.kills(), 0, None, 4):
         second = Recording(first.disk, lambda files: Cluster(PATH, files=files).collect_garbage())

@@ -12,7 +12,7 @@ job stages and its commit. After each step:
 In the end all disks are back: everyone can write, replicas are in sync, each directory is of the topic that
 has its name, and a day later nothing is left of the deleted topics.
 
-A few schedules by default, 200 with `make soak`; `tests.support.schedules` has how to repeat one.
+A few schedules by default, 100 with `make soak`; `tests.support.draws` has more, and how to repeat one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_s
 from tests.support.store import append_records as append_by
 from tests.support.store import store_of
 
-QUICK, MANY = 6, 200
+QUICK, MANY = 6, 100
 STEPS = 16
 DAY_MS = 86_400_000
 TOPICS = ("events", "others")

@@ -20,7 +20,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
-from tests.support.crashes import Crash, Recording, sample
+from tests.support.crashes import EVERY_STEP, Crash, Recording, sample
 from tests.support.disk import Disk, DiskFiles
 from tests.support.faults import DISK_FAULTS, Fault, SimulatedProcess
 from tests.support.reference import Record
@@ -150,6 +150,7 @@ def ensure_nothing_is_lost(start: Start, crash: Crash) -> None:
         ensure_next_writers_work(start.before, counts, crash.files())
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
 def test_a_producer_killed_at_any_step_leaves_whole_batches_and_all_that_were_acknowledged(
     start: Start, torn: bool
@@ -158,6 +159,7 @@ def test_a_producer_killed_at_any_step_leaves_whole_batches_and_all_that_were_ac
         ensure_nothing_is_lost(start, crash)
 
 
+@pytest.mark.more_in_soak
 def test_a_producer_whose_power_is_lost_at_any_step_leaves_all_that_were_acknowledged(
     start: Start,
 ) -> None:
@@ -166,12 +168,13 @@ def test_a_producer_whose_power_is_lost_at_any_step_leaves_all_that_were_acknowl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 40))
+@pytest.mark.parametrize("seed", EVERY_STEP)
 def test_a_producer_that_crashes_in_another_way_leaves_them_too(start: Start, seed: int) -> None:
     for crash in [*start.recording.power_losses(seed), *start.recording.torn_kills(seed)]:
         ensure_nothing_is_lost(start, crash)
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("fault", DISK_FAULTS)
 def test_after_an_error_of_the_disk_a_retry_leaves_each_batch_there_once(
     start: Start, fault: Fault

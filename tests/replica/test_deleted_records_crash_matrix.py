@@ -90,12 +90,14 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_killed_deletion_is_done_or_not_and_is_never_undone(start: Start, lost: int) -> None:
     for crash in [*start.recording.kills(stride=3), *start.recording.torn_kills()]:
         start.ensure_survived(crash, lost)
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_deletion_whose_power_is_lost_is_done_or_not_and_is_never_undone(
     start: Start, lost: int

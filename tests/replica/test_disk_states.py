@@ -75,8 +75,8 @@ from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.partition import Partition
-from tests.support import builders, crashes
-from tests.support.crashes import another_boot
+from tests.support import builders
+from tests.support.crashes import another_boot, stride_of
 from tests.support.disk_states import (
     FOLDER,
     OPERATIONS,
@@ -107,7 +107,6 @@ from tests.support.store import store_of
 
 LEADER, FOLLOWER = 0, 1
 STEPS_MAX = 200
-STRIDE = 1 if crashes.STRIDE == 1 else 15
 
 
 def _expected() -> dict[str, dict[str, str]]:
@@ -151,6 +150,7 @@ def test_an_operation_does_what_the_table_says_and_nothing_is_lost(state: str, n
     assert seen == expected
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("node", [LEADER, FOLLOWER], ids=["leader", "follower"])
 @pytest.mark.parametrize("lasts", [True, False], ids=["for good", "once"])
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -159,7 +159,7 @@ def test_a_disk_may_fail_at_any_change_within_an_operation(
 ) -> None:
     """Or right after it: readers find all that it did on the other disks."""
     failed = True
-    for at in range(0, STEPS_MAX, STRIDE):
+    for at in range(0, STEPS_MAX, stride_of(15)):
         if not failed:
             return
         case = Case(node)
@@ -187,11 +187,12 @@ def test_a_disk_may_fail_at_any_change_within_an_operation(
     pytest.fail(f"it has more than {STEPS_MAX} steps")
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("operation", ["append", "commit", "overwrite", "delete-records"])
 def test_a_leaders_disk_may_fail_at_any_change_while_another_one_is_away(operation: str) -> None:
     """The one that is left takes everything, and jobs, too."""
     failed = True
-    for at in range(0, 2 * STEPS_MAX, min(STRIDE, 4)):
+    for at in range(0, 2 * STEPS_MAX, stride_of(4)):
         if not failed:
             return
         case = Case(LEADER)

@@ -224,6 +224,7 @@ def _test_of_what_is_kept(folder: Path) -> None:
         )
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize(
     ("fault", "found_by"),
     [

@@ -4,7 +4,7 @@ What was acknowledged in a topic that stays is there, once. A process that looks
 finds all of it or that it does not exist. The next process finds no lock and continues what was started,
 and a day later nothing is left of what was deleted.
 
-A few kills by default, 60 with `make soak`; `tests.support.killed_children` has how to repeat a run.
+A few kills by default, 12 with `make soak`; `tests.support.draws` has more, and how to repeat a run.
 """
 
 from __future__ import annotations
@@ -127,5 +127,5 @@ def test_processes_that_change_topics_and_are_killed_leave_nothing_half(tmp_path
 def test_processes_that_change_topics_and_are_killed_often_leave_nothing_half(
     tmp_path: Path,
 ) -> None:
-    with kills(60) as count:
+    with kills(12) as count:
         ensure_killing_loses_nothing(tmp_path, count)

@@ -3,7 +3,7 @@
 Each writes down what was acknowledged. Nothing of that may be lost or have moved, no record may be there
 twice, no reader may see a torn batch or a high watermark that moves back, and no lock may be left behind.
 
-A few kills by default, 60 with `make soak`; `tests.support.killed_children` has how to repeat a run.
+A few kills by default, 12 with `make soak`; `tests.support.draws` has more, and how to repeat a run.
 """
 
 from __future__ import annotations
@@ -79,5 +79,5 @@ def test_processes_that_are_killed_lose_nothing_acknowledged(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_processes_that_are_killed_often_lose_nothing_acknowledged(tmp_path: Path) -> None:
-    with kills(60) as count:
+    with kills(12) as count:
         ensure_killing_loses_nothing(tmp_path, count)

@@ -216,6 +216,7 @@ def test_two_processes_that_make_the_same_cluster_make_one(tmp_path: Path) -> No
         assert f"cluster.id={cluster_id}\n" in (path / "broker-0/meta.properties").read_text()
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("torn", [False, True], ids=["before a step", "within a step"])
 def test_creation_that_died_is_taken_over(tmp_path: Path, torn: bool) -> None:
     dry_run = FaultyFiles()

@@ -3,17 +3,13 @@
 A schedule is drawn from a seed: a producer sends records, and meanwhile the partition's lock is held, Produce
 requests are refused, delayed or dropped, connections break, and the server is killed and started again. An
 idempotent producer's records are in the log at most once and in order, and all that are acknowledged are
-there. A plain producer's may be there several times.
-
-KBATCH_SCHEDULES        how many
-KBATCH_SCHEDULES_FIRST  the seed of the first one; a failure names its seed
+there. A plain producer's may be there several times. `tests.support.draws` has how many are run, and how to repeat one.
 """
 
 from __future__ import annotations
 
 import abc
 import json
-import os
 import random
 import subprocess
 import threading
@@ -31,6 +27,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import ReadRange, TopicPartition
 from spark_kbatch.record.header import BatchHeader, walk
+from tests.support import draws
 from tests.support.faulty_server import FaultyServer
 from tests.support.kafka import Kafka
 from tests.support.kafka_fixtures import kafka
@@ -39,7 +36,6 @@ from tests.support.store import store_of
 
 __all__ = ["kafka"]
 
-FIRST = int(os.environ.get("KBATCH_SCHEDULES_FIRST", "0"))
 RECORDS, PARTITIONS = 60, 2
 DELIVERY_TIMEOUT_S = 20
 AT_ONCE = 6  # schedules, each with a server of its own
@@ -243,7 +239,7 @@ class Site:
             self._check(sending, topic, done)
         except BaseException as error:
             error.add_note(
-                f"{kind.__name__}: KBATCH_SCHEDULES_FIRST={seed} KBATCH_SCHEDULES=1; "
+                f"{kind.__name__}: {draws.again(seed)}; "
                 f"request.timeout.ms={sending.request_timeout_ms}: {'; '.join(done)}"
             )
             raise
@@ -307,9 +303,9 @@ class Site:
 
 
 def run_schedules(folder: Path, kinds: Sequence[type[Sending]], count: int) -> None:
-    """Run `count` schedules, of each kind of producer in turn."""
-    count = int(os.environ.get("KBATCH_SCHEDULES", count))
-    seeds = iter(range(FIRST, FIRST + count))
+    """Run `count` schedules, if no other number is asked for, of each kind of producer in turn."""
+    drawn = draws.seeds(count)
+    seeds = iter(drawn)
     mutex = threading.Lock()
 
     def work(site: Site) -> None:
@@ -323,7 +319,7 @@ def run_schedules(folder: Path, kinds: Sequence[type[Sending]], count: int) -> N
 
     with Proxies() as proxies, ThreadPoolExecutor(AT_ONCE) as pool:
         sites = []
-        for number in range(min(AT_ONCE, count)):
+        for number in range(min(AT_ONCE, len(drawn))):
             (folder / str(number)).mkdir()
             sites.append(Site(folder / str(number), proxies.open()))
         for one in [*map(pool.submit, [work] * len(sites), sites)]:
@@ -340,7 +336,7 @@ def test_what_is_acknowledged_is_in_the_log_once_and_in_order(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_what_is_acknowledged_in_many_schedules_is_in_the_log(tmp_path: Path) -> None:
-    run_schedules(tmp_path, KINDS, 350)
+    run_schedules(tmp_path, KINDS, 72)
 
 
 @pytest.mark.slow

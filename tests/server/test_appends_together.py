@@ -35,7 +35,7 @@ from spark_kbatch.replica.partition import Partition
 from spark_kbatch.server import appends
 from spark_kbatch.server.appends import Append, Appends
 from spark_kbatch.wire.protocol import ApiKey
-from tests.support import builders
+from tests.support import builders, draws
 from tests.support.builders import FIRST_TIMESTAMP_MS, batch, idempotent_batch
 from tests.support.crashes import Recording
 from tests.support.disk import Disk, DiskFiles
@@ -245,7 +245,7 @@ def test_whatever_waits_is_answered_and_stored_as_one_after_the_other(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("seed", range(8, 200))
+@pytest.mark.parametrize("seed", range(8, 8 + draws.many(40)))
 def test_whatever_waits_is_answered_as_one_after_the_other_for_many_seeds(
     tmp_path: Path, config: dict[str, object], seed: int
 ) -> None:
@@ -509,6 +509,7 @@ def test_after_an_error_of_the_disk_each_is_answered_and_a_retry_leaves_each_the
         ensure_sound(store_of(Cluster(PATH, files=DiskFiles(files.disk))).manager.log(EVENTS))
 
 
+@pytest.mark.more_in_soak
 def test_a_server_that_dies_at_any_step_leaves_all_that_were_acknowledged_and_each_whole(
     disk: Disk,
 ) -> None:

@@ -11,9 +11,7 @@ and processes are killed. Whatever happens:
 
 And while at most one disk is away everyone goes on, as they do when all are back.
 
-KBATCH_DISKS_SECONDS  how long; 60 by default
-KBATCH_KILLS_FIRST    the seed
-KBATCH_DISKS_KEEP     a folder for what is left of a run that failed
+KBATCH_DISKS_KEEP  a folder for what is left of a run that failed
 """
 
 from __future__ import annotations
@@ -41,9 +39,9 @@ from spark_kbatch import Cluster
 from spark_kbatch.model import ReadRange, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record.header import walk
-from tests.support import builders
+from tests.support import builders, draws
 from tests.support.disk_workers import PARTITIONS, ROWS_OF_A_JOB, TOPIC
-from tests.support.killed_children import SEED, lines
+from tests.support.killed_children import lines
 from tests.support.mounted_disks import MountedDisks, discard
 from tests.support.running_clients import QUICK, Consuming, Producing, Running
 from tests.support.served import Served
@@ -51,7 +49,7 @@ from tests.support.small_disk import kbatch, on_small_disk
 from tests.support.store import store_of
 from tests.support.waiting import TIMEOUT_S, until
 
-SECONDS = int(os.environ.get("KBATCH_DISKS_SECONDS", "60"))
+SECONDS = draws.many(60)
 DISKS, DISK_SIZE = 3, "256m"
 GOES_ON_WITHIN_S = 30
 # Without a disk that has `__consumer_offsets`, or PATH.
@@ -211,7 +209,7 @@ class Site:
     """The cluster with all that uses it, and what happens to it."""
 
     def __init__(self, folder: Path) -> None:
-        self.rng, self.done = random.Random(SEED), Counter[str]()
+        self.rng, self.done = random.Random(draws.FIRST), Counter[str]()
         self.disks = MountedDisks(folder, DISKS, size=DISK_SIZE)
         self.path, self.notes = folder / "path" / "cluster", folder / "notes"
         self.notes.mkdir()

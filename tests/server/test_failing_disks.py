@@ -3,7 +3,7 @@
 An idempotent producer, and a consumer that commits its offsets, run all the time. Disks fail one at a time,
 so of three replicas two are always left, as many as min.insync.replicas asks for.
 
-One failure by default, 30 with `make soak`; KBATCH_KILLS_FIRST is the seed.
+One failure by default, 10 with `make soak`; `tests.support.draws` has more, and how to repeat a run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.server.housekeeping import Housekeeping
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey, FetchResponse, ListOffsetsRequest
-from tests.support import builders
+from tests.support import builders, draws
 from tests.support.failing_disks import (
     BROKEN,
     FULL,
@@ -32,7 +32,7 @@ from tests.support.failing_disks import (
     bytes_of,
     partition,
 )
-from tests.support.killed_children import SEED, kills
+from tests.support.killed_children import kills
 from tests.support.raw_clients import RawClient, fetch, request
 from tests.support.running_clients import Consuming, Producing
 from tests.support.store import store_of
@@ -43,7 +43,7 @@ ALL = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
 
 
 def ensure_failing_disks_lose_nothing(folder: Path, failures: int) -> None:
-    rng, disks = random.Random(SEED), Disks()
+    rng, disks = random.Random(draws.FIRST), Disks()
     config = TopicConfig(min_insync_replicas=2)
     cluster = a_replicated_cluster(
         folder, disks, partitions=PARTITIONS, replicas=REPLICAS, config=config
@@ -154,5 +154,5 @@ def test_a_disk_that_fails_and_comes_back_costs_no_record(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_disks_that_fail_and_come_back_often_cost_no_record(tmp_path: Path) -> None:
-    with kills(30) as failures:
+    with kills(10) as failures:
         ensure_failing_disks_lose_nothing(tmp_path, failures)

@@ -5,7 +5,7 @@
     jobs                     a process that stages and commits one job after the other
     readers of the folder    in this process
 
-One kill by default, 60 with `make soak`; `tests.support.killed_children` says how to repeat a run.
+One kill by default, 12 with `make soak`; `tests.support.draws` has more, and how to repeat a run.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ import spark_kbatch
 from spark_kbatch.options.topic import TopicConfig
 from tests.conftest import REPOSITORY
 from tests.server.test_killed_server import TOPIC, Load, OffsetCommits
-from tests.support import builders
+from tests.support import builders, draws
 from tests.support.clients.librdkafka import Librdkafka
 from tests.support.committing_jobs import ROWS
-from tests.support.killed_children import SEED, kills, lines
+from tests.support.killed_children import kills, lines
 from tests.support.served import Served
 from tests.support.waiting import until
 
@@ -177,7 +177,7 @@ class Jobs:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        words = [str(self._path), TOPIC, str(self.notes), f"{SEED}-{next(self._count)}"]
+        words = [str(self._path), TOPIC, str(self.notes), f"{draws.FIRST}-{next(self._count)}"]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.committing_jobs", *words], cwd=REPOSITORY
         )
@@ -193,7 +193,7 @@ class Jobs:
 
 
 def ensure_kills_show_no_part_of_a_job(folder: Path, count: int) -> None:
-    rng = random.Random(SEED)
+    rng = random.Random(draws.FIRST)
     config = TopicConfig(retention_ms=-1, segment_bytes=rng.choice((20_000, 1 << 30)))
     cluster = builders.a_cluster(folder, topics={TOPIC: PARTITIONS}, config=config)
     cluster.close()
@@ -311,5 +311,5 @@ def test_no_part_of_a_job_is_seen_beside_clients(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_part_of_a_job_is_seen_though_all_are_killed_often(tmp_path: Path) -> None:
-    with kills(60) as count:
+    with kills(12) as count:
         ensure_kills_show_no_part_of_a_job(tmp_path, count)

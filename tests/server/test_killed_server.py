@@ -3,7 +3,7 @@
 Two kinds of idempotent producers, a member of a group, a client that commits offsets, and Spark jobs run
 all the time. Jobs do not need the server; some of them are never committed.
 
-One kill by default, 50 with `make soak`; `tests.support.killed_children` says how to repeat a run.
+One kill by default, 10 with `make soak`; `tests.support.draws` has more, and how to repeat a run.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from tests.support import builders
+from tests.support import builders, draws
 from tests.support.clients.librdkafka import Librdkafka
-from tests.support.killed_children import SEED, kills
+from tests.support.killed_children import kills
 from tests.support.reference import Record, encode_batch
 from tests.support.served import Served
 from tests.support.waiting import until
@@ -253,7 +253,7 @@ class Jobs:
 
 
 def ensure_killing_the_server_loses_nothing(folder: Path, count: int) -> None:
-    rng = random.Random(SEED)
+    rng = random.Random(draws.FIRST)
     cluster = builders.a_cluster(
         folder, topics={TOPIC: PARTITIONS}, config=TopicConfig(retention_ms=-1)
     )
@@ -332,5 +332,5 @@ def test_a_killed_server_loses_and_duplicates_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_is_killed_often_loses_and_duplicates_nothing(tmp_path: Path) -> None:
-    with kills(50) as count:
+    with kills(10) as count:
         ensure_killing_the_server_loses_nothing(tmp_path, count)

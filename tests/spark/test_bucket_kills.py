@@ -3,7 +3,7 @@
 As in `test_random_kills`, but the cluster is behind moto, and before that is a proxy that does to requests what
 networks and stores do to them. Most kills happen in the middle of a request, which may be done before it, after it,
 or seconds later beside the next driver.
-Each round of `tests.support.kill_rounds` is two kills under writes.
+A round of `tests.support.kill_rounds` is two kills under writes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import pytest
 
 from spark_kbatch.bucket.entries import LedgerCommit
 from spark_kbatch.bucket.happenings import Happenings
+from tests.support import draws
 from tests.support.kill_rounds import (
-    FIRST,
-    ROUNDS,
     Drivers,
     Round,
     all_held,
     check_copies,
     check_in_order,
+    each_round,
     some_work,
 )
 from tests.support.killed_jobs import SOURCE, TOPIC, Work
@@ -36,8 +36,7 @@ from tests.support.store_proxy import ALL_FAULTS, StoreProxy
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-KILLS = 2 * ROUNDS
-_KILLS_OF_ROUND = 4
+KILLS = 2  # of a round
 _numbers = itertools.count()
 
 
@@ -50,7 +49,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
 @pytest.fixture(scope="module")
 def open_proxy(server: ObjectServer) -> Iterator[StoreProxy]:
     """The proxy, of which all processes know from their environment."""
-    with StoreProxy(server.address, seed=FIRST) as proxy, pytest.MonkeyPatch.context() as patch:
+    with (
+        StoreProxy(server.address, seed=draws.FIRST) as proxy,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         for name, value in server.environment(proxy.address).items():
             patch.setenv(name, value)
         yield proxy
@@ -68,12 +70,6 @@ def drivers(open_proxy: StoreProxy, tmp_path_factory: pytest.TempPathFactory) ->
         yield drivers
 
 
-def kills_of_rounds() -> list[tuple[int, int]]:
-    """Return each round's number and kills."""
-    left = range(KILLS, 0, -_KILLS_OF_ROUND)
-    return [(FIRST + at, min(kills, _KILLS_OF_ROUND)) for at, kills in enumerate(left)]
-
-
 def in_bucket(server: ObjectServer, work: Work) -> Work:
     """Return the same work in a new place."""
     return dataclasses.replace(work, url=f"{server.url}-{next(_numbers)}")
@@ -86,21 +82,20 @@ def micro_batches_of(url: str) -> Counter[tuple[str, int]]:
     return Counter((one.query_id, one.number) for one in found if one is not None)
 
 
-@pytest.mark.parametrize(("number", "kills"), kills_of_rounds())
+@each_round
 def test_writes_to_a_bucket_survive_random_kills(
     tmp_path: Path,
     server: ObjectServer,
     proxy: StoreProxy,
     drivers: Drivers,
     number: int,
-    kills: int,
 ) -> None:
     rng = random.Random(f"bucket-kills-{number}")
     work = in_bucket(server, some_work(rng, f"bucket-kills-{number}", batches=2, micro_batches=4))
     a_round = Round(tmp_path, rng, drivers, work, proxy)
     proxy.faults = ALL_FAULTS
 
-    a_round.run(kills=kills, commits=3)
+    a_round.run(kills=KILLS, commits=3)
 
     proxy.faults = {}
     check_in_order(work.url, work, tmp_path)
@@ -110,8 +105,8 @@ def test_writes_to_a_bucket_survive_random_kills(
 def test_a_micro_batch_whose_driver_died_before_it_knew_is_repeated_and_skipped(
     tmp_path: Path, server: ObjectServer, proxy: StoreProxy, drivers: Drivers
 ) -> None:
-    rng = random.Random(f"skipped-{FIRST}")
-    work = in_bucket(server, some_work(rng, f"skipped-{FIRST}", micro_batches=3, rows=90))
+    rng = random.Random(f"skipped-{draws.FIRST}")
+    work = in_bucket(server, some_work(rng, f"skipped-{draws.FIRST}", micro_batches=3, rows=90))
     a_round = Round(tmp_path, rng, drivers, work, proxy)
 
     a_round.run(kills=1, commits=2, victims=[Victims.ALL], request="create entry")
@@ -124,12 +119,12 @@ def test_a_micro_batch_whose_driver_died_before_it_knew_is_repeated_and_skipped(
 def test_a_stream_between_topics_of_a_bucket_copies_each_record_once(
     tmp_path: Path, server: ObjectServer, proxy: StoreProxy, drivers: Drivers
 ) -> None:
-    rng = random.Random(f"bucket-copies-{FIRST}")
-    work = in_bucket(server, some_work(rng, f"bucket-copies-{FIRST}", copies=6, rows=30))
+    rng = random.Random(f"bucket-copies-{draws.FIRST}")
+    work = in_bucket(server, some_work(rng, f"bucket-copies-{draws.FIRST}", copies=6, rows=30))
     a_round = Round(tmp_path, rng, drivers, work, proxy)
     proxy.faults = ALL_FAULTS
 
-    a_round.run(kills=min(KILLS, 2), commits=3)
+    a_round.run(kills=KILLS, commits=3)
 
     proxy.faults = {}
     check_copies(work.url)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK
 from tests.support.frames import load, records, save
 from tests.support.killed_driver import ROWS, STEPS, frame_of
 
@@ -38,7 +38,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.Popen(
             [sys.executable, "-m", "tests.support.killed_driver", str(folder)],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable},
+            env=os.environ
+            | SHORT_LIVED_SPARK
+            | {"PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable},
             stdout=output,
             stderr=output,
             start_new_session=True,

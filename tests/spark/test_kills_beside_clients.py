@@ -11,7 +11,7 @@ In each round, beside each other:
 The server, the driver and its workers are killed (kill -9) and started again. No reader ever sees a part of a
 job, or less than before; at the end all that was acknowledged is there once, in order, and `verify` finds nothing.
 
-`tests.support.kill_rounds` says how to run more rounds, and how to repeat one.
+`tests.support.draws` says how to run more rounds, and how to repeat one.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_kbatch
+from tests.conftest import SHORT_LIVED_SPARK
 from tests.support.frames import records
 
 pytestmark = pytest.mark.spark
@@ -110,7 +111,7 @@ def run(place: dict[str, str], folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(place)],
         cwd=folder,
-        env={**environment, "PYSPARK_PYTHON": sys.executable},
+        env=environment | SHORT_LIVED_SPARK | {"PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
         timeout=600,

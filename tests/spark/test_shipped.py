@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK
 from tests.support.distributions import build_wheel
 
 pytestmark = pytest.mark.spark
@@ -59,7 +59,7 @@ def run(words: list[object], script: str, folder: Path, worker: Path) -> str:
     done = subprocess.run(
         [*map(str, words), "job.py"],
         cwd=folder,
-        env=kept | {"PYSPARK_PYTHON": str(worker), "PYSPARK_DRIVER_PYTHON": str(worker)},
+        env=kept | SHORT_LIVED_SPARK | {"PYSPARK_PYTHON": str(worker), "PYSPARK_DRIVER_PYTHON": str(worker)},
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -12,11 +12,12 @@ import pytest
 import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.store.repetitions import Attempt
+from tests.support import draws
 from tests.support.bucket_objects import CountingObjects, a_url
 from tests.support.stream_schedules import Schedule
 
-SEEDS = 30
-SEEDS_OF_SOAK = 300
+SEEDS = 30  # in which each fault below has to show
+SEEDS_OF_SOAK = draws.many(2 * SEEDS)
 
 
 @pytest.fixture(params=["folder", "bucket"])

@@ -22,12 +22,11 @@ In the end, when nothing fails any more:
 - offsets are dense, and entries are a chain
 - each writer commits once more, and a new reader reads every record from the start offsets on
 
-KBATCH_SCHEDULES and KBATCH_SCHEDULES_FIRST are as in `tests.support.schedules`.
+`tests.support.draws` has how many are run, and how to repeat one.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import zlib
 from collections.abc import Callable, Iterator
@@ -76,7 +75,7 @@ from spark_kbatch.errors import (
     RefusedEntryError,
 )
 from spark_kbatch.record.header import increment_sequence
-from tests.support.schedules import FIRST
+from tests.support import draws
 from tests.support.simulated_bucket import (
     DAY_MS,
     HOUR_MS,
@@ -752,8 +751,8 @@ class _SleepyCollector(GarbageCollector):
 
 
 def run_models(default: int) -> None:
-    """Run as many schedules as the environment says, by default `default`."""
-    for seed in range(FIRST, FIRST + int(os.environ.get("KBATCH_SCHEDULES", default))):
+    """Run as many schedules as are to be drawn, by default `default`."""
+    for seed in draws.seeds(default):
         run_model(seed)
 
 
@@ -763,8 +762,5 @@ def run_model(seed: int) -> None:
     try:
         model.run()
     except BaseException as error:
-        error.add_note(
-            f"seed {seed}: KBATCH_SCHEDULES_FIRST={seed} KBATCH_SCHEDULES=1; "
-            + "; ".join(model.log)
-        )
+        error.add_note(f"seed {seed}: {draws.again(seed)}; " + "; ".join(model.log))
         raise

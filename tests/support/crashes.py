@@ -9,14 +9,14 @@ A crash says where it happened, and has the disk that it left; `crash.files()` o
 power loss depends on a seed: it is the same for the same seed and step. After a power loss the machine has
 another boot id: look at the disk within `crash.met()`.
 
-`make soak` crashes at every step, `make test` at every tenth one, including the first and the last. With a
-seed, crashes are at every tenth step in both, and each seed starts at another one: ten seeds look at all.
+`make soak` crashes at every step, `make test` at every tenth one, including the first and the last: the tests that
+ask have the marker `more_in_soak`, or are slow. With a seed, crashes are at every tenth step in both, and each seed
+starts at another one: the ten of EVERY_STEP look at all.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from spark_kbatch.log import state as log_state
+from tests.support import draws, more_in_soak
 from tests.support.disk import Disk, DiskFiles
 from tests.support.faults import CAN_BE_TORN, Fault, Killed, SimulatedProcess
 
 Work = Callable[[SimulatedProcess], object]
 
-SEEDED_STRIDE = 10
-STRIDE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else SEEDED_STRIDE
+STRIDE = 10
+EVERY_STEP = range(1, 1 + draws.many(STRIDE))
 T = TypeVar("T")
 
 
@@ -42,9 +43,14 @@ def sample(steps: Sequence[T], stride: int = STRIDE, *, seed: int = 0) -> list[T
     With a seed: every tenth, from the step `seed % 10` on, whatever `stride` is and in `make soak` too.
     """
     if seed:
-        return list(steps[seed % SEEDED_STRIDE :: SEEDED_STRIDE])
-    stride = min(stride, STRIDE)
+        return list(steps[seed % STRIDE :: STRIDE])
+    stride = stride_of(stride)
     return [step for at, step in enumerate(steps) if at % stride == 0 or at == len(steps) - 1]
+
+
+def stride_of(default: int) -> int:
+    """Return the distance between the steps that a test looks at, by default `default`: one in `make soak`."""
+    return 1 if default == 1 or more_in_soak.is_soak() else default
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ has to do one more thing; and what all of them told is checked.
 
     faults, told = run_history(7, Size(jobs=250, records=25_000), folder)
 
-KBATCH_SCHEDULES and KBATCH_SCHEDULES_FIRST are as in `tests.support.schedules`. What the seed draws is the same each
-time; in which order processes come is not.
+`tests.support.draws` has how many are gone through, and how to repeat one. What the seed draws is the same each time;
+in which order processes come is not.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from spark_kbatch.bucket.entries import PRODUCER_ID_EXPIRATION_MS
 from spark_kbatch.bucket.state import DEFAULT_LIMITS
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import KBatchError
+from tests.support import draws
 from tests.support.history_checker import Checker, History, Lines, Read, read_from
 from tests.support.history_processes import (
     CALM,
@@ -50,7 +51,6 @@ from tests.support.history_processes import (
     run,
 )
 from tests.support.rough_store import ADDRESS_VARIABLE, RoughStore
-from tests.support.schedules import FIRST
 
 DAY_MS = 86_400_000
 MACHINES = 5
@@ -354,10 +354,6 @@ def run_history(seed: int, size: Size, folder: Path, *, fault: str = "") -> tupl
         return one.faults(), one.told()
 
 
-def _again(seed: int) -> str:
-    return f"seed {seed}: KBATCH_SCHEDULES_FIRST={seed} KBATCH_SCHEDULES=1"
-
-
 @contextlib.contextmanager
 def _at_home(folder: Path, store: RoughStore) -> Iterator[None]:
     """Let this process know the store, and have a cache of its own."""
@@ -371,7 +367,7 @@ def _at_home(folder: Path, store: RoughStore) -> Iterator[None]:
 
 
 def run_histories(default: int, size: Size, folder: Path) -> Told:
-    """Go through as many histories as the environment says, and return what there was in all of them.
+    """Go through as many histories as are to be drawn, and return what there was in all of them.
 
     Args:
         default: how many.
@@ -379,9 +375,9 @@ def run_histories(default: int, size: Size, folder: Path) -> Told:
         folder: an empty one; what a history has left is deleted if nothing is wrong in it.
     """
     total = Told(0, 0, Counter())
-    for seed in range(FIRST, FIRST + int(os.environ.get("KBATCH_SCHEDULES", default))):
+    for seed in draws.seeds(default):
         faults, told = run_history(seed, size, folder / str(seed))
-        assert not faults, "\n".join([_again(seed), str(told), *faults])
+        assert not faults, "\n".join([f"seed {seed}: {draws.again(seed)}", str(told), *faults])
         shutil.rmtree(folder / str(seed))
         print(f"history {seed}: {told}")
         total = total.plus(told)

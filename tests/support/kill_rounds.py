@@ -1,9 +1,6 @@
 """Rounds of random kills: their number, their work, and what must be true of the topic at any time.
 
-KBATCH_SOAK_ROUNDS   number of rounds; before a release, 100
-KBATCH_SOAK_FIRST    number of the first round; a failure names its round
-
-KBATCH_SOAK_FIRST=47 KBATCH_SOAK_ROUNDS=1 pytest tests/spark/test_random_kills.py
+`tests.support.draws` says how to run more rounds, and how to repeat one; before a release, KBATCH_SCHEDULES=33.
 
 A round always has the same work, the same failing tasks and the same kinds of kills; which step a kill
 hits depends on the machine.
@@ -12,7 +9,6 @@ hits depends on the machine.
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import time
 from collections import Counter
@@ -27,17 +23,17 @@ import spark_kbatch
 from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.kernels import routing
 from spark_kbatch.options.topic import TopicConfig
+from tests.support import draws
 from tests.support.killed_jobs import SOURCE, TOPIC, Work
 from tests.support.kills import Moment, Program, Victims, end_of, resume_later
 from tests.support.store_moments import StoreMoment
 from tests.support.store_proxy import StoreProxy
 
-FIRST = int(os.environ.get("KBATCH_SOAK_FIRST", "0"))
-ROUNDS = int(os.environ.get("KBATCH_SOAK_ROUNDS", "3"))
+ROUNDS = 3
 DEADLINE_S, PARTITIONS = 900, 3
 
 each_round = pytest.mark.parametrize(
-    "number", range(FIRST, FIRST + ROUNDS), ids=lambda number: f"round-{number}"
+    "number", draws.seeds(ROUNDS), ids=lambda number: f"round-{number}"
 )
 
 

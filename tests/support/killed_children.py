@@ -1,7 +1,6 @@
 """Child processes that work until they are killed, and the notes that they wrote before.
 
-KBATCH_KILLS        how many kills
-KBATCH_KILLS_FIRST  the seed; a failure names it
+`tests.support.draws` has how often they are killed, and by which seed.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
+from tests.support import draws
 from tests.support.faults import run_child
 
-SEED = int(os.environ.get("KBATCH_KILLS_FIRST", "0"))
 PATIENCE_S = 60
 
 Work: TypeAlias = Callable[[Path, Path], object]  # of the cluster's path and the notes
@@ -29,7 +28,7 @@ class Children:
 
     def __init__(self, folder: Path, path: Path) -> None:
         """The notes go to `folder`; the cluster is at `path`."""
-        self.rng = random.Random(SEED)
+        self.rng = random.Random(draws.FIRST)
         self._folder, self._path = folder, path
         self._numbers = itertools.count()
         self.running: dict[int, tuple[Work, Path]] = {}
@@ -65,7 +64,7 @@ def lines(notes: Path) -> list[str]:
 def kills(default: int) -> Iterator[int]:
     """Yield the number of kills to do; a failure names the seed."""
     try:
-        yield int(os.environ.get("KBATCH_KILLS", default))
+        yield draws.many(default)
     except BaseException as error:
-        error.add_note(f"KBATCH_KILLS_FIRST={SEED}")
+        error.add_note(f"KBATCH_SCHEDULES_FIRST={draws.FIRST}")
         raise

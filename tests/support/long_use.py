@@ -1,7 +1,7 @@
 """Weeks of use of one bucket in simulated time: what is stored and asked of the store on each day.
 
 A query commits micro-batches of some tasks, a job overwrites a topic each night, maintenance runs now and then,
-and each hour something dies: a task between its objects and the commit, or maintenance in the middle. Once a day
+and now and then something dies: a task between its objects and the commit, or maintenance in the middle. Once a day
 a reader goes on where it was.
 """
 
@@ -57,6 +57,7 @@ class LongUse:
     maintained_every_ms: int
     retention_ms: int
     staging_timeout_ms: int
+    dies_every_ms: int = HOUR_MS
     seed: int = 1
 
     objects: AgingObjects = field(default_factory=AgingObjects)
@@ -95,7 +96,7 @@ class LongUse:
         due = {
             self.micro_batch: self.every_ms,
             self.maintain: self.maintained_every_ms,
-            self.die: HOUR_MS,
+            self.die: self.dies_every_ms,
             self.overwrite: DAY_MS,
             self.end_day: DAY_MS,
         }

@@ -1,10 +1,7 @@
 """Random schedules of two processes that share a cluster on several disks, under a clock that tests set.
 
 Disks fail and come back, and processes are killed within a step. The test says which steps there are, and
-what must hold after each of them and at the end.
-
-KBATCH_SCHEDULES        how many
-KBATCH_SCHEDULES_FIRST  the seed of the first one; a failure names its seed
+what must hold after each of them and at the end. `tests.support.draws` has how many are run, and how to repeat one.
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import logging
-import os
 import random
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -22,6 +18,7 @@ from typing import TypeAlias
 from spark_kbatch import Cluster
 from spark_kbatch.commit.coordinator import COMMITTED, NOTHING_VISIBLE
 from spark_kbatch.model import TopicPartition
+from tests.support import draws
 from tests.support.failing_disks import (
     BROKEN,
     FULL,
@@ -34,8 +31,6 @@ from tests.support.failing_disks import (
     with_clock,
 )
 from tests.support.memory_folder import memory_folder
-
-FIRST = int(os.environ.get("KBATCH_SCHEDULES_FIRST", "0"))
 
 _LOGGED_MAX = 300  # schedules of one test
 _WITHIN = 0.3  # share of the steps in which a reader looks
@@ -162,18 +157,15 @@ def ensure_all_or_nothing(
 
 
 def run_schedules(make: Callable[[Path, int], Schedule], *, steps: int, default: int) -> None:
-    """Run as many schedules as the environment says, by default `default`, each of `steps` steps."""
-    count = int(os.environ.get("KBATCH_SCHEDULES", default))
-    with _logged(count <= _LOGGED_MAX), memory_folder() as folder:
-        for seed in range(FIRST, FIRST + count):
+    """Run as many schedules as are to be drawn, by default `default`, each of `steps` steps."""
+    seeds = draws.seeds(default)
+    with _logged(len(seeds) <= _LOGGED_MAX), memory_folder() as folder:
+        for seed in seeds:
             schedule = make(folder / str(seed), seed)
             try:
                 schedule.run(steps)
             except BaseException as error:
-                error.add_note(
-                    f"seed {seed}: KBATCH_SCHEDULES_FIRST={seed} KBATCH_SCHEDULES=1; "
-                    + "; ".join(schedule.log)
-                )
+                error.add_note(f"seed {seed}: {draws.again(seed)}; " + "; ".join(schedule.log))
                 raise
             shutil.rmtree(
                 folder / str(seed), ignore_errors=True

@@ -8,16 +8,17 @@ from collections import Counter
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.values.avro_decoder import decode
 from spark_kbatch.values.avro_schema import parse
-from tests.support import avro
+from tests.support import avro, draws
 from tests.support.avro import Schemas, decoded_by_fastavro, framed, in_column
 
-# Each takes a few milliseconds: `make test` runs 500, `make soak` 20,000.
-EXAMPLES = 500 if settings.default.max_examples < 100 else 20_000
+# Each takes a few milliseconds: `make test` runs 500, `make soak` 4,000.
+EXAMPLES = 500 if settings.default.max_examples < 100 else draws.many(4000)
 randoms = st.integers(0, 2**48).map(random.Random)
 WRITER, READER = 3, 70_000  # schema ids
 
@@ -36,6 +37,7 @@ def test_what_a_schema_wrote_is_decoded_with_it_as_fastavro_does(rng: random.Ran
     assert found.values.to_pylist() == [in_column(decoded_by_fastavro(one, schema, schema), parsed) for one in data]  # fmt: skip
 
 
+@pytest.mark.more_in_soak
 def test_readers_that_evolved_decode_as_fastavro_does_or_both_refuse() -> None:
     outcomes = Counter[str]()
 

@@ -38,7 +38,7 @@ from spark_kbatch.wire.protocol import (
     Request,
     SaslAuthenticateResponse,
 )
-from tests.support import fuzz_rounds
+from tests.support import draws, fuzz_rounds
 from tests.support.certificates import LOOPBACK, Authority
 from tests.support.dripping import PARTS, Dripping
 from tests.support.hostile_peers import (
@@ -140,7 +140,10 @@ class TestDamagedTls:
 
     @pytest.mark.parametrize(
         "rounds",
-        [fuzz_rounds.ROUNDS // 5, pytest.param(5 * fuzz_rounds.ROUNDS, marks=pytest.mark.slow)],
+        [
+            fuzz_rounds.ROUNDS // 5,
+            pytest.param(draws.many(fuzz_rounds.ROUNDS), marks=pytest.mark.slow),
+        ],
         ids=["few", "many"],
     )
     def test_of_any_kind_at_any_place_ends_in_an_answer_or_an_error_in_time(

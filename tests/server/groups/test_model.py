@@ -303,6 +303,7 @@ class GroupsAgainstModel(RuleBasedStateMachine):
         assert all(one.heartbeat() is OK for one in self.alive())
 
 
+@pytest.mark.more_in_soak
 def test_groups_agree_with_the_model(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     GroupsAgainstModel.TestCase.settings = settings(
