@@ -32,7 +32,6 @@ from spark_kbatch.bucket.reading import (
     BucketReads,
     BucketView,
     PartitionReader,
-    partitions_of,
     topic_id_of,
 )
 from spark_kbatch.bucket.shared_ledger import SharedLedger
@@ -56,7 +55,7 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.options.read import ReadOptions
-from spark_kbatch.options.topic import Topic
+from spark_kbatch.options.topic import Topic, partitions_of
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.store.reports import RepairReport
@@ -162,28 +161,16 @@ class BucketStore(OwnSource):
         """Return a topic; raises UnknownTopicOrPartitionError, which says what there is."""
         return self.catalog.topic(name)
 
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic, in order."""
-        with self._ledger.state() as state:
-            return partitions_of(state, topic)
-
     def existing_topics(self, names: Iterable[str]) -> dict[str, FoundTopic]:
         """Return those of the named topics that exist, all as of one moment."""
         return {
-            topic.name: FoundTopic(
-                topic.topic_id,
-                [TopicPartition(topic.name, number) for number in range(topic.partitions)],
-            )
+            topic.name: FoundTopic(topic.topic_id, partitions_of(topic))
             for topic in self.catalog.existing(names)
         }
 
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BucketView]:
         """Return views of these partitions, all as of one moment."""
         return self._reads.views(partitions)
-
-    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
-        """Return nothing: the state does not tell which entry has moved a start offset."""
-        return ""
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of all partitions of these topics, at one moment."""

@@ -37,6 +37,7 @@ from spark_kbatch.options.topic import (
     TRANSACTION_STATE_TOPIC,
     Topic,
     TopicConfig,
+    partitions_of,
     topic_key,
 )
 from spark_kbatch.store.listing import damaged_topics, skipping_deleted
@@ -208,11 +209,6 @@ def _listed_remotely(cluster: Cluster, names: Sequence[str], internal: bool) -> 
 
 def _of_cluster(topic: Topic) -> RemoteTopic:
     return cast("RemoteTopic", topic)
-
-
-def partitions_of(topic: Topic) -> list[TopicPartition]:
-    """Return the partitions of a topic."""
-    return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
 
 
 def led_offsets(cluster: Cluster, topics: Iterable[Topic]) -> dict[TopicPartition, LogOffsets]:

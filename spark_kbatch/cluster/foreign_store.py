@@ -25,7 +25,6 @@ from spark_kbatch.model import (
     ReadRange,
     TopicPartition,
 )
-from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions, parse_foreign_end
 from spark_kbatch.record.header import LogRead
@@ -136,11 +135,6 @@ class ForeignStore(OwnSource):
                 )
         return self._log_dir.views(wanted, end=self._end)
 
-    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
-        """Return why an offset is gone, which a broker's logs do not tell."""
-        del topic_partition, offset
-        return ""
-
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of the partitions of these topics that are in this log dir.
 
@@ -176,17 +170,6 @@ class ForeignStore(OwnSource):
     def repair(self, partitions: Sequence[TopicPartition] | None, *, dry_run: bool) -> NoReturn:
         """Raise ConfigError: a broker's logs are only read."""
         raise ConfigError(f"nothing can be repaired in {self.path}: {self.why_not}")
-
-    def agreed_offsets(
-        self, topic_partition: TopicPartition, options: ReadOptions, action: str
-    ) -> tuple[int, int]:
-        """Return a partition's start and end offset, which each Spark task looks up for itself.
-
-        Nothing may be written here for the other tasks of an action.
-        """
-        del action
-        offsets = self.views([topic_partition])[topic_partition].offsets
-        return offsets.log_start_offset, offsets.end_offset(options.isolation_level)
 
     def _by_topic(self) -> dict[str, list[TopicPartition]]:
         found: dict[str, list[TopicPartition]] = {}

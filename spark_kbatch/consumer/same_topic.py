@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,8 +19,10 @@ from spark_kbatch.model import (
     ReadRange,
     TopicPartition,
 )
+from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.options.topic import partitions_of
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
-from spark_kbatch.store.source import Fetcher, FoundTopic, Source
+from spark_kbatch.store.source import Fetcher, FoundTopic, LogView, Source, TopicLookup
 
 
 class OneTopic:
@@ -45,7 +48,21 @@ class OneTopic:
 
 
 class PartitionsApart:
-    """The part of a source that is the same where partitions are stored one by one."""
+    """The part of a source that is the same where partitions are stored one by one.
+
+    And where nothing is stored for readers beside them: neither why offsets are gone, nor what tasks agree on.
+    """
+
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        """Return nothing: it is not known."""
+        return ""
+
+    def agreed_offsets(
+        self: Source, topic_partition: TopicPartition, options: ReadOptions, action: str
+    ) -> tuple[int, int]:
+        """Return a partition's start and end offset, which each task of a Spark action looks up for itself."""
+        edges = self.views([topic_partition])[topic_partition].offsets
+        return edges.log_start_offset, edges.end_offset(options.isolation_level)
 
     def common_cuts(
         self, wanted: Iterable[OffsetRange], *, piece_bytes: int
@@ -73,7 +90,11 @@ class OwnSource(PartitionsApart):
         """The store itself."""
         return self
 
-    def existing_topics(self: Source, names: Iterable[str]) -> dict[str, FoundTopic]:
+    def partitions(self: Source, topic: str) -> list[TopicPartition]:
+        """Return all partitions of a topic, in order."""
+        return partitions_of(self.topic(topic))
+
+    def existing_topics(self: Source, names: Iterable[str]) -> Mapping[str, FoundTopic]:
         """Return those of the named topics that exist, looked up one by one."""
         found = {}
         for name in names:
@@ -93,6 +114,38 @@ class OwnSource(PartitionsApart):
         """Return a fetcher that fails if the topic's id is no longer `topic_id`."""
         del wanted, last_epoch
         return OneTopic.of(self, topic_id)
+
+
+class TopicsWithIds:
+    """A `TopicLookup` that remembers the ids of topics whose partitions were looked up."""
+
+    def __init__(self, topics: TopicLookup) -> None:
+        self.topics = topics
+        self.ids = defaultdict[str, str](str)  # empty for a topic that has none, or is gone again
+
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        """Return the names of all topics."""
+        return self.topics.topic_names(internal=internal)
+
+    def existing_topics(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
+        """Return those of the named topics that exist."""
+        found = self.topics.existing_topics(names)
+        self.ids |= {name: one.topic_id for name, one in found.items()}
+        return found
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """Return all partitions of a topic."""
+        found = self.topics.partitions(topic)
+        self.existing_topics([topic])
+        return found
+
+    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
+        """Return views of these partitions' logs."""
+        return self.topics.views(partitions)
+
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        """Return why a log does not show an offset."""
+        return self.topics.why_gone(topic_partition, offset)
 
 
 def ensure_same(topic: str, topic_id: str, source: Source) -> None:

@@ -44,12 +44,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from spark_kbatch.consumer import planning, splits
 from spark_kbatch.consumer.data_loss import DataLoss
+from spark_kbatch.consumer.same_topic import TopicsWithIds
 from spark_kbatch.consumer.stream_limits import TriggerDelay, rate_limited
 from spark_kbatch.errors import (
     ConfigError,
@@ -69,7 +70,7 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.options.read import ReadOptions, Subscribe
 from spark_kbatch.options.topic import ensure_valid_topic
-from spark_kbatch.store.source import FoundTopic, LogView, TopicLookup
+from spark_kbatch.store.source import LogView, TopicLookup
 
 logger = logging.getLogger(__name__)
 
@@ -258,9 +259,9 @@ class StreamPlanner:
         """Return the result of `ask`, and the topics' ids then; ask again if topics change meanwhile."""
         changed = ""
         for _ in range(_LOOKS_MAX):
-            topics = _WithIds(self._open_topics())
+            topics = _SameTopics(self._open_topics())
             try:
-                return ask(topics), topics.ids
+                return ask(topics), topics.viewed
             except _ChangedError as error:
                 changed = str(error)
         raise KafkaStorageError(
@@ -432,42 +433,25 @@ class _ChangedError(Exception):
     """An error that a topic was deleted or recreated while its partitions were looked up."""
 
 
-class _WithIds:
-    """A wrapper around topics that records their ids when their logs are looked at."""
+class _SameTopics(TopicsWithIds):
+    """Topics that are still those whose partitions were looked up, once their logs are looked at."""
 
-    def __init__(self, topics: TopicLookup) -> None:
-        self._topics = topics
-        self._ids: dict[str, str] = {}  # of topics whose partitions were found
-        self.ids: Mapping[str, str] = {}
-
-    def topic_names(self, *, internal: bool = False) -> Sequence[str]:
-        return self._topics.topic_names(internal=internal)
-
-    def partitions(self, topic: str) -> Sequence[TopicPartition]:
-        return self._topics.partitions(topic)
-
-    def existing_topics(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
-        found = self._topics.existing_topics(names)
-        self._ids |= {name: one.topic_id for name, one in found.items() if one.topic_id}
-        return found
+    viewed: Mapping[str, str] = {}  # ids of topics that have one, and whose logs were looked at
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
         wanted = list(partitions)
         names = sorted({tp.topic for tp in wanted})
-        self.ids = {name: self._ids[name] for name in names if name in self._ids}
+        self.viewed = {name: self.ids[name] for name in names if self.ids.get(name)}
         try:
-            views = self._topics.views(wanted)
+            views = super().views(wanted)
         except UnknownTopicOrPartitionError as error:
             raise _ChangedError(str(error)) from error
-        after = self._topics.existing_topics(names)
-        if after.keys() != set(names) or self.ids != {
+        after = self.topics.existing_topics(names)
+        if after.keys() != set(names) or self.viewed != {
             name: one.topic_id for name, one in after.items() if one.topic_id
         }:
             raise _ChangedError(", ".join(names))
         return views
-
-    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
-        return self._topics.why_gone(topic_partition, offset)
 
 
 KBATCH_KEY = "@kbatch"

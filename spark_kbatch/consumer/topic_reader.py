@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spark_kbatch.consumer import offset_bounds, planning, splits
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.offset_bounds import OffsetBound
+from spark_kbatch.consumer.same_topic import TopicsWithIds
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -67,7 +68,7 @@ class TopicReader:
 
     def plan(self, options: ReadOptions) -> list[tuple[Piece, ...]]:
         """Return the pieces of a batch read that each task reads; raises as `planning.ranges`."""
-        topics = _TopicsPlanned(self.source)
+        topics = TopicsWithIds(self.source)
         ranges = planning.ranges(options, topics)
         views = self.source.views(one.topic_partition for one in ranges)
         cuts_of = partial(self.source.common_cuts, piece_bytes=splits.PIECE_BYTES)
@@ -450,32 +451,6 @@ class TopicReader:
         times = _parse_times(wanted)
         isolation = parse_isolation_level("isolation_level", isolation_level)
         return self.source.list_offsets(times, isolation)
-
-
-class _TopicsPlanned:
-    """A `TopicLookup` that remembers the ids of topics whose partitions were looked up."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self.ids: dict[str, str] = {}
-
-    def topic_names(self, *, internal: bool = False) -> list[str]:
-        return self._source.topic_names(internal=internal)
-
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        self.ids[topic] = self._source.topic(topic).topic_id
-        return self._source.partitions(topic)
-
-    def existing_topics(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
-        found = self._source.existing_topics(names)
-        self.ids |= {name: one.topic_id for name, one in found.items()}
-        return found
-
-    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
-        return self._source.views(partitions)
-
-    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
-        return self._source.why_gone(topic_partition, offset)
 
 
 _EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}

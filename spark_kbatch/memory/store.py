@@ -34,7 +34,6 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.options.producer import parse_producer_options
-from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import (
     Topic,
     TopicConfig,
@@ -248,19 +247,11 @@ class MemoryStore(OwnSource, OwnCatalog):
         """Return a topic; raises UnknownTopicOrPartitionError, which names the nearest."""
         return self._find(name).topic
 
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic, in order."""
-        return [TopicPartition(topic, number) for number in range(self.topic(topic).partitions)]
-
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, MemoryView]:
         """Return views of these partitions, all as of one moment."""
         with self._place.lock:
             logs = {tp: self._log(tp) for tp in partitions}
             return {tp: MemoryView(log.edges, [*log.batches]) for tp, log in logs.items()}
-
-    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
-        """Return nothing: what was deleted is not remembered."""
-        return ""
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of all partitions of these topics."""
@@ -290,13 +281,6 @@ class MemoryStore(OwnSource, OwnCatalog):
             found.append((len(taken), header))
             taken += data
         return LogRead("", 0, memoryview(taken), found), edges
-
-    def agreed_offsets(
-        self, topic_partition: TopicPartition, options: ReadOptions, action: str
-    ) -> tuple[int, int]:
-        """Return a partition's start and end offset; other processes see nothing of it."""
-        edges = self.views([topic_partition])[topic_partition].offsets
-        return edges.log_start_offset, edges.end_offset(options.isolation_level)
 
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
         """Return a producer, whose first record for a topic creates that by default."""

@@ -27,7 +27,7 @@ from spark_kbatch.model import (
     ReadRange,
     TopicPartition,
 )
-from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience, ReadOptions
+from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
@@ -164,28 +164,11 @@ class RemoteSource(PartitionsApart):
     ) -> Mapping[TopicPartition, OffsetAndTimestamp | None]:
         return self._look_up(lambda client: offsets.list_offsets(client, times))
 
-    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
-        """Return why an offset is gone, which a cluster does not tell."""
-        del topic_partition, offset
-        return ""
-
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return the offsets of all partitions of these topics, with the sizes unknown (-1)."""
         wanted = [tp for topic in topics for tp in self.partitions(topic)]
         views = self.views(wanted)
         return [PartitionInfo(tp, views[tp].offsets, SIZE_UNKNOWN) for tp in wanted]
-
-    def agreed_offsets(
-        self, topic_partition: TopicPartition, options: ReadOptions, action: str
-    ) -> tuple[int, int]:
-        """Return a partition's start and end offset, which each Spark task looks up for itself.
-
-        A cluster keeps no answer for the other tasks of an action.
-        """
-        del action
-        edges = self._look_up(lambda client: offsets.edges(client, [topic_partition]))
-        found = edges[topic_partition]
-        return found.log_start_offset, found.end_offset(options.isolation_level)
 
     # Records.
 
