@@ -34,7 +34,6 @@ from spark_kbatch.bucket.staging import (
     DataObjects,
     PartitionOfTopic,
     StagedExtents,
-    TaskTransport,
     WriterJob,
     in_entry,
     stretches_of,
@@ -109,7 +108,7 @@ class BucketJob(WholeJob):
         topics = TopicsOfTask(self.topics, _CatalogOfTask(ledger))
         objects = Folder(place, f"{self._cluster_id}/")
         data = DataObjects(objects, self.id, random.Random())
-        return topics, TaskProducer(TaskTransport(data), data, topics.find, self.options, now_ms)
+        return topics, TaskProducer(data.stage, data, topics.find, self.options, now_ms)
 
     def abort(self, staged: Sequence[StagedRows]) -> None:
         """Leave all as it is: a commit whose outcome is unknown may still land."""

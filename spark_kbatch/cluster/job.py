@@ -10,6 +10,7 @@ job.abort([staged, ...])                # or, after a failure, the staged files 
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import uuid
@@ -153,7 +154,7 @@ def task_producer(
 ) -> TaskProducer[list[Extent]]:
     """Return the producer that one task of a job writes through, to topics that `find` returns by name."""
     # Planning processes, which import this module too, need no producer.
-    from spark_kbatch.cluster.transports import StagedFiles  # noqa: PLC0415
+    from spark_kbatch.cluster.transports import stage  # noqa: PLC0415
     from spark_kbatch.producer.task_producer import TaskProducer  # noqa: PLC0415
 
     staging = new_staging(
@@ -163,8 +164,8 @@ def task_producer(
         shared_bytes_max=options.adopt_min_bytes // 8,
         flush=options.flush,
     )
-    transport = StagedFiles(staging, level=options.compression_level)
-    return TaskProducer(transport, staging, find, options, now_ms)
+    stage_one = functools.partial(stage, staging, level=options.compression_level)
+    return TaskProducer(stage_one, staging, find, options, now_ms)
 
 
 def new_staging(

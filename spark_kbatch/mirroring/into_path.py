@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from spark_kbatch.cluster.catalog import FolderCatalog
 from spark_kbatch.cluster.job import coordinator_for, new_staging, user_name
 from spark_kbatch.cluster.parts import FolderParts
-from spark_kbatch.cluster.transports import StagedFiles
+from spark_kbatch.cluster.transports import stage
 from spark_kbatch.commit.staging import Extent, ReplicatedStaging
 from spark_kbatch.errors import (
     CommitError,
@@ -35,7 +35,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.store.commits import Author
 from spark_kbatch.store.store import Store
-from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
+from spark_kbatch.store.transport import ProduceBatch
 
 APPLICATION = "kbatch mirror"  # in the history of commits
 
@@ -87,13 +87,13 @@ class PathTarget(OwnTarget):
                 shared_bytes_max=self._options.adopt_min_bytes // 8,
                 flush=self._options.flush,
             )
-        transport, topic = StagedFiles(self._staging), self._topics[topic_partition.topic]
+        topic = self._topics[topic_partition.topic]
         for batch in batches:
             data = memoryview(batch.data)
             # A commit counts offsets, of which a mirror that keeps them may have some without a record.
             one = ProduceBatch(topic, topic_partition, data, batch.offsets_count)
             with self._fenced():
-                transport.send(SendRequest(-1, 0, [one]), _ensure_staged)
+                stage(self._staging, one)
 
     def commit(self, progress: Progress, ends: EndOffsets) -> None:
         """Commit the staged batches, if there are any, with the mirror's progress."""
@@ -146,9 +146,3 @@ class PathTarget(OwnTarget):
     def close(self) -> None:
         """Remove batches that were staged and not committed."""
         self.abandon()
-
-
-def _ensure_staged(answer: Answer) -> None:
-    for result in answer.values():
-        if result.error is not None:
-            raise result.error
