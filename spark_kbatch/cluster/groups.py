@@ -7,6 +7,7 @@ knows is missing: a rebalance in progress, and members that have died silently s
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from spark_kbatch.cluster import offsets_store
@@ -19,7 +20,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import ConsumerGroup, GroupMember, TopicPartition
 from spark_kbatch.options.remote import parse_client_options
-from spark_kbatch.store.groups import CommittedByGroup, offsets_and_lag
+from spark_kbatch.store.groups import committed, with_ends
 from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Groups
 from spark_kbatch.wire import assignment
@@ -39,7 +40,22 @@ class FolderGroups:
 
         Raises the errors of `read_groups`.
         """
-        return _groups_of(self._parts, self._source)
+        stored = [
+            ConsumerGroup(
+                one.group_id,
+                one.state,
+                one.protocol_type,
+                one.protocol,
+                one.generation,
+                _members(one),
+                {
+                    tp: committed(at.offset, at.metadata, at.commit_timestamp)
+                    for tp, at in one.offsets.items()
+                },
+            )
+            for one in read_groups(self._parts)
+        ]
+        return with_ends(stored, functools.partial(_ends, self._source))
 
     def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the offsets at which a group without members continues."""
@@ -66,33 +82,6 @@ class FolderGroups:
             options = parse_client_options(error.address, {})
             with contextlib.closing(RemoteStore(options)) as server:
                 ask(server.groups)
-
-
-def _groups_of(parts: FolderParts, source: Source) -> list[ConsumerGroup]:
-    stored = read_groups(parts)
-    members = {one.group_id: _members(one) for one in stored}
-    wanted = {tp for one in stored for tp in one.offsets}
-    wanted |= {tp for found in members.values() for one in found for tp in one.partitions}
-    ends = _ends(source, sorted(wanted))
-    return [
-        ConsumerGroup(
-            one.group_id,
-            one.state,
-            one.protocol_type,
-            one.protocol,
-            one.generation,
-            members[one.group_id],
-            offsets_and_lag(_committed(one), members[one.group_id], ends),
-        )
-        for one in stored
-    ]
-
-
-def _committed(group: StoredGroup) -> dict[TopicPartition, CommittedByGroup]:
-    return {
-        tp: CommittedByGroup(one.offset, one.metadata, one.commit_timestamp)
-        for tp, one in group.offsets.items()
-    }
 
 
 def _members(group: StoredGroup) -> tuple[GroupMember, ...]:

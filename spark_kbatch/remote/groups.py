@@ -13,6 +13,7 @@ AlterConsumerGroupOffsetsHandler.java, DeleteConsumerGroupsHandler.java.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
@@ -28,12 +29,13 @@ from spark_kbatch.model import (
     LATEST,
     ConsumerGroup,
     GroupMember,
+    GroupOffset,
     TopicPartition,
     numbers_by_topic,
 )
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
-from spark_kbatch.store.groups import CommittedByGroup, offsets_and_lag
+from spark_kbatch.store.groups import committed, with_ends
 from spark_kbatch.wire import assignment
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode, error_of
@@ -128,11 +130,7 @@ def _groups(client: Client) -> list[ConsumerGroup]:
     by_id = {one.group_id: one for node in nodes for one in _listed(client, node)}
     listed = [by_id[name] for name in sorted(by_id)]
     described = {one.group_id: _described(client, one) for one in listed}
-    committed = {one.group_id: _committed(client, one) for one in listed}
-    wanted = {tp for found in committed.values() for tp in found}
-    wanted |= {tp for found in described.values() for one in found.members for tp in one.partitions}
-    ends = _ends(client, wanted)
-    return [
+    found = [
         ConsumerGroup(
             one.group_id,
             described[one.group_id].state,
@@ -140,10 +138,11 @@ def _groups(client: Client) -> list[ConsumerGroup]:
             described[one.group_id].protocol,
             _NOT_TOLD,
             described[one.group_id].members,
-            offsets_and_lag(committed[one.group_id], described[one.group_id].members, ends),
+            _committed(client, one),
         )
         for one in listed
     ]
+    return with_ends(found, functools.partial(_ends, client))
 
 
 def _listed(client: Client, node: Node) -> list[_Listed]:
@@ -176,7 +175,7 @@ def _described(client: Client, group: _Listed) -> _Described:
     return _Described(found.group_state, found.protocol_data, members)
 
 
-def _committed(client: Client, group: _Listed) -> dict[TopicPartition, CommittedByGroup]:
+def _committed(client: Client, group: _Listed) -> dict[TopicPartition, GroupOffset]:
     body = OffsetFetchRequest(group_id=group.group_id, topics=None, require_stable=False)
     answer = client.request(
         ApiKey.OFFSET_FETCH, body, node=group.coordinator, last_version=_ONE_GROUP_UNTIL
@@ -189,7 +188,7 @@ def _committed(client: Client, group: _Listed) -> dict[TopicPartition, Committed
             _ensure_none(one.error_code, what)
             if one.committed_offset != _NONE_COMMITTED:
                 tp = TopicPartition(topic.name, one.partition_index)
-                found[tp] = CommittedByGroup(one.committed_offset, one.metadata or "", _NOT_TOLD)
+                found[tp] = committed(one.committed_offset, one.metadata or "", _NOT_TOLD)
     return found
 
 
