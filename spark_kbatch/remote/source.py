@@ -101,11 +101,11 @@ class RemoteSource(PartitionsApart):
         """
         self.cluster = cluster
         self._patience = patience
-        self._is_closed = False
+        self.is_closed = False
 
     def close(self) -> None:
         """Make every later call raise ClosedError, including those of reads in progress."""
-        self._is_closed = True
+        self.is_closed = True
 
     # Topics.
 
@@ -198,9 +198,8 @@ class RemoteSource(PartitionsApart):
 
         The id is compared when the last batch has come: the cluster tells it in metadata alone.
         """
-        self._ensure_open()
         timeout_ms = self._patience.poll_timeout_ms
-        with leased(self.cluster) as client:
+        with self.client() as client:
             yield PartitionFetcher(
                 client,
                 wanted,
@@ -214,7 +213,7 @@ class RemoteSource(PartitionsApart):
             )
 
     def _ensure_same(self, client: Client, topic: str, topic_id: str) -> None:
-        self._ensure_open()
+        self.ensure_open()
         found = _topic(client, topic).topic_id if topic_id else ""
         if found and found != topic_id:
             raise recreated(topic, str(self.cluster))
@@ -223,11 +222,10 @@ class RemoteSource(PartitionsApart):
 
     def _look_up(self, ask: Callable[[Client], _T]) -> _T:
         """Return the cluster's answer to a query, repeated after retriable errors as options allow."""
-        self._ensure_open()
         left = self._patience.look_ups_repeated
         while True:
             try:
-                with leased(self.cluster) as client:
+                with self.client() as client:
                     return ask(client)
             except RetriableError as error:
                 if not left:
@@ -236,9 +234,17 @@ class RemoteSource(PartitionsApart):
             time.sleep(self._patience.pause_ms / 1000)
             left -= 1
 
-    def _ensure_open(self) -> None:
-        if self._is_closed:
+    def ensure_open(self) -> None:
+        """Raise ClosedError if the source is closed."""
+        if self.is_closed:
             raise ClosedError(str(self.cluster))
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Client]:
+        """Lease a client of the cluster; raises as `ensure_open`."""
+        self.ensure_open()
+        with leased(self.cluster) as client:
+            yield client
 
 
 def _topic(client: Client, name: str) -> TopicMetadata:

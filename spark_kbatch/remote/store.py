@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from spark_kbatch.errors import ClosedError, ConfigError
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.options import arguments
 from spark_kbatch.options.producer import PRODUCER_OPTIONS, parse_producer_options
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience
@@ -20,7 +19,7 @@ from spark_kbatch.options.remote import (
 )
 from spark_kbatch.options.topic import topic_key
 from spark_kbatch.options.write import WriteOptions
-from spark_kbatch.remote.client import Client, close_idle_clients, leased
+from spark_kbatch.remote.client import close_idle_clients
 from spark_kbatch.remote.groups import RemoteGroups
 from spark_kbatch.remote.source import RemoteSource
 from spark_kbatch.remote.topics import RemoteCatalog
@@ -50,8 +49,8 @@ class RemoteStore:
         """Set up; nothing is asked of the cluster yet."""
         self.options = options
         self.source = RemoteSource(options, patience)
-        self.catalog, self.groups = RemoteCatalog(self.client), RemoteGroups(self.client)
-        self._is_closed = False
+        self.catalog = RemoteCatalog(self.source.client)
+        self.groups = RemoteGroups(self.source.client)
 
     @property
     def address(self) -> str:
@@ -65,7 +64,7 @@ class RemoteStore:
         Raises:
             RequestTimedOutError: none of its brokers answered in time; says why.
         """
-        with self.client() as client:
+        with self.source.client() as client:
             return client.metadata([], fresh=True).cluster_id
 
     def ensure_answers(self) -> None:
@@ -75,13 +74,6 @@ class RemoteStore:
         """
         _ = self.cluster_id
 
-    @contextlib.contextmanager
-    def client(self) -> Iterator[Client]:
-        """Lease a client of the cluster."""
-        self._ensure_open()
-        with leased(self.options) as client:
-            yield client
-
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
         """Return a producer, with a thread that sends its batches.
 
@@ -90,7 +82,7 @@ class RemoteStore:
         """
         from spark_kbatch.remote.producer import open_producer  # noqa: PLC0415  reads need none
 
-        self._ensure_open()
+        self.source.ensure_open()
         keys = dict.fromkeys(topic_key(name).lower() for name in (*config, *options))
         for key in keys:
             if key in _CLUSTER_KEYS - _PRODUCER_KEYS:
@@ -119,14 +111,9 @@ class RemoteStore:
 
     def close(self) -> None:
         """Close idle connections; every later call raises ClosedError, and so do reads in progress."""
-        if not self._is_closed:
-            self._is_closed = True
+        if not self.source.is_closed:
             self.source.close()
             close_idle_clients(self.options)
-
-    def _ensure_open(self) -> None:
-        if self._is_closed:
-            raise ClosedError(self.address)
 
 
 def parse_connection(
