@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from spark_kbatch.errors import KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import KafkaStorageError, ObjectStoreError, UnknownTopicOrPartitionError
 from spark_kbatch.options.topic import Topic
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class KnownTopics:
         except UnknownTopicOrPartitionError:
             self._known.pop(name, None)
             raise
-        except (KafkaStorageError, OSError) as error:
+        except (KafkaStorageError, ObjectStoreError, OSError) as error:
             if known is None:
                 raise
             # The error may be transient; the transport will find out whether records can be written.
