@@ -49,7 +49,7 @@ from spark_kbatch.options.write import (
     STAGING_RETENTION_MS,
     WriteOptions,
 )
-from spark_kbatch.store.job import StagedRows, TopicsOfJob, TopicsOfTask, WholeJob
+from spark_kbatch.store.job import StagedRows, TopicsOfJob, TopicsOfTask, WholeJob, author_of
 from spark_kbatch.store.repetitions import Attempt
 
 if TYPE_CHECKING:
@@ -155,7 +155,8 @@ class BucketJob(WholeJob):
                     ),
                 )
 
-            entry = ledger.commit(propose, by=_author(staged), max_age_ms=_COMMIT_AGE_MAX_MS)
+            by = " ".join(filter(None, (JOB, *author_of(staged))))
+            entry = ledger.commit(propose, by=by, max_age_ms=_COMMIT_AGE_MAX_MS)
             if entry is not None:
                 summary = summary_of(entry, names, (one.extents for one in staged if one.extents))
                 logger.info("%s, in %.3f s", summary, monotonic_s() - began_s)
@@ -239,10 +240,3 @@ def _ends(state: LedgerState, topic_id: str) -> dict[str, dict[int, int]]:
         return {}
     heads = state.ensure_topic(topic_id).partitions
     return {topic_id: {number: head.next_offset for number, head in enumerate(heads)}}
-
-
-def _author(staged: Sequence[StagedRows]) -> str:
-    first = next(iter(staged), None)
-    if first is None:
-        return JOB
-    return " ".join(filter(None, (JOB, first.rows.application_id, first.rows.query_id)))

@@ -29,8 +29,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
-from spark_kbatch.store.commits import Author
-from spark_kbatch.store.job import StagedRows, TopicsOfJob, TopicsOfTask, WholeJob
+from spark_kbatch.store.job import StagedRows, TopicsOfJob, TopicsOfTask, WholeJob, author_of
 from spark_kbatch.store.repetitions import Attempt
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ class Job(WholeJob):
             transactional_id=self.id if attempt is None else attempt.id,
             sequence=NO_TRANSACTION_SEQUENCE if attempt is None else attempt.number,
             attempt=attempt,
-            author=_author(staged),
+            author=author_of(staged)._replace(user=user_name()),
             overwrite=self._overwrite,
             create_topics=lambda: self.topics.create(FolderCatalog(parts), staged),
         )
@@ -205,15 +204,6 @@ def _staging_dir(parts: FolderParts) -> Path:
 
 def _extents(staged: Iterable[StagedRows]) -> list[Extent]:
     return [extent for one in staged for extent in one.extents]
-
-
-def _author(staged: Sequence[StagedRows]) -> Author:
-    first = staged[0] if staged else None
-    return Author(
-        application_id=(first and first.rows.application_id) or "",
-        query_id=(first and first.rows.query_id) or "",
-        user=user_name(),
-    )
 
 
 def user_name() -> str:
