@@ -165,8 +165,8 @@ def recreated(topic: str, cluster: str = "") -> UnknownTopicOrPartitionError:
 class Closed:
     """A placeholder for a part of a closed source: any use raises ClosedError."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = str(path)
+    def __init__(self, address: Path | str) -> None:
+        self._address = str(address)
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise ClosedError(self._path)
+        raise ClosedError(self._address)
