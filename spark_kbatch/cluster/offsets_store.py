@@ -18,6 +18,7 @@ Records of kinds that are not known here are kept as they are.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -377,12 +378,7 @@ def alter_offsets(parts: FolderParts, group_id: str, offsets: Mapping[TopicParti
         KafkaStorageError: the offsets cannot be written.
     """
     ids = {tp: parts.manager.partition(tp).topic.topic_id for tp in offsets}
-    ownership = Ownership(parts.metadata)  # until then no server starts
-    try:
-        store = OffsetsStore(parts, flush=True)
-        group = store.load().groups.get(group_id)
-        if group is not None and group.members:
-            raise GroupNotEmptyError(group_id, str(parts.metadata.path))
+    with _without_members(parts, group_id) as store:
         now_ms = parts.manager.now_ms()
         store.append(
             [
@@ -393,8 +389,6 @@ def alter_offsets(parts: FolderParts, group_id: str, offsets: Mapping[TopicParti
                 for tp, offset in offsets.items()
             ]
         )
-    finally:
-        ownership.release()
 
 
 def delete_group(parts: FolderParts, group_id: str) -> None:
@@ -406,21 +400,26 @@ def delete_group(parts: FolderParts, group_id: str) -> None:
         GroupIdNotFoundError: there is no such group.
         KafkaStorageError: it cannot be written.
     """
-    ownership = Ownership(parts.metadata)  # until then no server starts
-    try:
-        store = OffsetsStore(parts, flush=True)
-        contents = store.load()
-        group = contents.groups.get(group_id)
-        if group is not None and group.members:
-            raise GroupNotEmptyError(group_id, str(parts.metadata.path))
-        changes: list[Change] = [
-            (OffsetKey(group_id, *tp), None) for tp in contents.offsets.get(group_id, ())
-        ]
-        if group is not None:
+    with _without_members(parts, group_id) as store:
+        offsets = store.contents.offsets.get(group_id, ())
+        changes: list[Change] = [(OffsetKey(group_id, *tp), None) for tp in offsets]
+        if group_id in store.contents.groups:
             changes.append((GroupKey(group_id), None))
         if not changes:
             raise GroupIdNotFoundError(group_id, str(parts.metadata.path))
         store.append(changes)
+
+
+@contextlib.contextmanager
+def _without_members(parts: FolderParts, group_id: str) -> Iterator[OffsetsStore]:
+    """Yield what is stored of groups, of which this one has no members; until the end no server starts."""
+    ownership = Ownership(parts.metadata)
+    try:
+        store = OffsetsStore(parts, flush=True)
+        group = store.load().groups.get(group_id)
+        if group is not None and group.members:
+            raise GroupNotEmptyError(group_id, str(parts.metadata.path))
+        yield store
     finally:
         ownership.release()
 
