@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_AUTHOR = "kbatch mirror"  # in the ledger
-
 
 class BucketTarget(OwnTarget):
     """A cluster in a bucket as the target of a mirror.
@@ -99,7 +97,7 @@ class BucketTarget(OwnTarget):
             }
             return LedgerCommit(stretches, mirror=step)
 
-        entry = self._ledger.commit(content, by=_AUTHOR)
+        entry = self._ledger.commit(content, by=target.APPLICATION)
         self._committed = after
         if entry is not None:
             names = {topic.topic_id: topic.name for topic in self._topics.values()}

@@ -37,8 +37,6 @@ from spark_kbatch.store.commits import Author
 from spark_kbatch.store.store import Store
 from spark_kbatch.store.transport import ProduceBatch
 
-APPLICATION = "kbatch mirror"  # in the history of commits
-
 
 class PathTarget(OwnTarget):
     """An embedded cluster as the target of a mirror, which stages batches and then commits them.
@@ -55,7 +53,7 @@ class PathTarget(OwnTarget):
         self._options = parse_write_options({"path": store.address})
         self._coordinator = coordinator_for(self._parts, self._options)
         self._transaction = hashlib.sha256(mirror.encode()).hexdigest()[:32]
-        self._author = Author(application_id=APPLICATION, user=user_name())
+        self._author = Author(application_id=target.APPLICATION, user=user_name())
         self._sequence = -1  # of the last unit
         self._staging: ReplicatedStaging | None = None
 

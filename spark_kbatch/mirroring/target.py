@@ -13,6 +13,8 @@ from spark_kbatch.options.topic import Topic, ensure_not_internal
 from spark_kbatch.store.catalog import OwnCatalog
 from spark_kbatch.store.store import Store
 
+APPLICATION = "kbatch mirror"  # in the history of commits, and in a ledger
+
 
 class TargetTopic(NamedTuple):
     """A topic in a mirror's target: its id, partition count and largest batch size."""
