@@ -156,23 +156,19 @@ def task_producer(
     from spark_kbatch.cluster.transports import stage  # noqa: PLC0415
     from spark_kbatch.producer.task_producer import TaskProducer  # noqa: PLC0415
 
-    staging = new_staging(
-        parts,
-        transaction,
-        # An eighth, so that little of what could be renamed has to be copied.
-        shared_bytes_max=options.adopt_min_bytes // 8,
-        flush=options.flush,
-    )
+    staging = new_staging(parts, transaction, options.adopt_min_bytes, flush=options.flush)
     stage_one = functools.partial(stage, staging, level=options.compression_level)
     return TaskProducer(stage_one, staging, find, options, now_ms)
 
 
 def new_staging(
-    parts: FolderParts, transaction: str, *, shared_bytes_max: int, flush: bool
+    parts: FolderParts, transaction: str, adopt_min_bytes: int, *, flush: bool
 ) -> ReplicatedStaging:
     """Return the staging files of one task of a job.
 
-    The arguments are those of `Staging`.
+    Args:
+        adopt_min_bytes: from which size on a commit renames a file.
+        parts, transaction, flush: as for `Staging`.
     """
     open_files = OpenFiles()
 
@@ -181,7 +177,8 @@ def new_staging(
             parts.files,
             parts.manager.dirs.staging_of(node_id),
             transaction,
-            shared_bytes_max=shared_bytes_max,
+            # An eighth, so that little of what could be renamed has to be copied.
+            shared_bytes_max=adopt_min_bytes // 8,
             flush=flush,
             node_id=node_id,
             attempt=attempt,

@@ -82,7 +82,7 @@ class PathTarget(OwnTarget):
             self._staging = new_staging(
                 self._parts,
                 self._transaction,
-                shared_bytes_max=self._options.adopt_min_bytes // 8,
+                self._options.adopt_min_bytes,
                 flush=self._options.flush,
             )
         topic = self._topics[topic_partition.topic]
