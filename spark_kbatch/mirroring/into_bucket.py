@@ -52,18 +52,6 @@ class BucketTarget(OwnTarget):
             self._committed = state.mirrors.get(self._mirror, "")
         return mirror_progress.unpack(self._committed.encode())
 
-    def end_offsets(self, topic: str) -> Mapping[int, int]:
-        """Return the log end offset of each partition of a topic of the target."""
-        with self._ledger.state() as state:
-            return _ends(state, topic)
-
-    def has_records(self, topic: str) -> bool:
-        """Return True if a topic of the target has records."""
-        with self._ledger.state() as state:
-            return any(
-                head.start_offset < head.next_offset for head in state.topic(topic).partitions
-            )
-
     def send(self, topic_partition: TopicPartition, batches: Iterable[MirroredBatch]) -> None:
         """Put a partition's batches into objects, for the next commit."""
         if self._data is None:

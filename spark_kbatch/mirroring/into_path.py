@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from spark_kbatch.cluster.catalog import FolderCatalog
 from spark_kbatch.cluster.job import coordinator_for, new_staging, user_name
@@ -48,7 +48,7 @@ class PathTarget(OwnTarget):
         """Set up for the mirror of this name, which is its transactional id in the target, a folder's store."""
         self._parts: FolderParts = store.server
         super().__init__(store, FolderCatalog(self._parts))
-        self._store, self._mirror = store, mirror
+        self._mirror = mirror
         # The defaults of a Spark job; with `flush`, since the progress must not outlive the records.
         self._options = parse_write_options({"path": store.address})
         self._coordinator = coordinator_for(self._parts, self._options)
@@ -61,20 +61,6 @@ class PathTarget(OwnTarget):
         """Return the mirror's committed progress, and remove files that an earlier process staged."""
         self._sequence, progress = self._coordinator.take_over(self._mirror, self._transaction)
         return mirror_progress.unpack(progress)
-
-    def end_offsets(self, topic: str) -> Mapping[int, int]:
-        """Return the log end offset of each partition of a topic of the target."""
-        return {
-            info.topic_partition.partition: info.offsets.log_end_offset
-            for info in self._store.source.describe([topic])
-        }
-
-    def has_records(self, topic: str) -> bool:
-        """Return True if a topic of the target has records."""
-        return any(
-            info.offsets.log_start_offset < info.offsets.log_end_offset
-            for info in self._store.source.describe([topic])
-        )
 
     def send(self, topic_partition: TopicPartition, batches: Iterable[MirroredBatch]) -> None:
         """Write a partition's batches to staging files, for the next commit."""
