@@ -40,7 +40,7 @@ def ranges(
         isolation: decides where a log ends.
         why_unreadable: called for an offset below the log start, which may still be there for reads
             that know of it; returns the error if it is not, else None.
-        why_gone: as `Topics.why_gone`.
+        why_gone: as `TopicLookup.why_gone`.
 
     Raises:
         ConfigError: not a bound; or a start that is greater than the end.

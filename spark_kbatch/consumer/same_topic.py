@@ -1,4 +1,4 @@
-"""Parts of sources of topics: reads that fail once their topic is another one, and placeholders once closed."""
+"""Parts of sources of topics: what follows from the rest, topics that stay the same, placeholders once closed."""
 
 from __future__ import annotations
 
