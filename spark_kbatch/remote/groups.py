@@ -75,14 +75,6 @@ class _Listed(NamedTuple):
     coordinator: Node
 
 
-class _Described(NamedTuple):
-    """A consumer group's state, protocol and members, as its coordinator returns them for DescribeGroups."""
-
-    state: str
-    protocol: str
-    members: tuple[GroupMember, ...]
-
-
 class RemoteGroups:
     """The consumer groups of one real cluster; a `store.Groups`.
 
@@ -129,18 +121,10 @@ def _groups(client: Client) -> list[ConsumerGroup]:
     nodes = client.metadata([]).nodes.values()
     by_id = {one.group_id: one for node in nodes for one in _listed(client, node)}
     listed = [by_id[name] for name in sorted(by_id)]
-    described = {one.group_id: _described(client, one) for one in listed}
+    described = [_described(client, one) for one in listed]
     found = [
-        ConsumerGroup(
-            one.group_id,
-            described[one.group_id].state,
-            one.protocol_type,
-            described[one.group_id].protocol,
-            _NOT_TOLD,
-            described[one.group_id].members,
-            _committed(client, one),
-        )
-        for one in listed
+        group._replace(offsets=_committed(client, one))
+        for group, one in zip(described, listed, strict=True)
     ]
     return with_ends(found, functools.partial(_ends, client))
 
@@ -154,13 +138,16 @@ def _listed(client: Client, node: Node) -> list[_Listed]:
     ]
 
 
-def _described(client: Client, group: _Listed) -> _Described:
+def _described(client: Client, group: _Listed) -> ConsumerGroup:
+    """Return a group as its coordinator describes it, without its offsets."""
     body = DescribeGroupsRequest(groups=[group.group_id], include_authorized_operations=False)
     answer = client.request(ApiKey.DESCRIBE_GROUPS, body, node=group.coordinator)
     (found,) = answer.groups
     # A group of the newer protocol is described by another request, and not to be found by this one.
     if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND or found.group_state == "Dead":
-        return _Described(group.state, "", ())
+        return ConsumerGroup(
+            group.group_id, group.state, group.protocol_type, "", _NOT_TOLD, (), {}
+        )
     _ensure_none(found.error_code, f"asked {group.coordinator} for group {group.group_id!r}")
     members = tuple(
         GroupMember(
@@ -172,7 +159,15 @@ def _described(client: Client, group: _Listed) -> _Described:
         )
         for one in found.members
     )
-    return _Described(found.group_state, found.protocol_data, members)
+    return ConsumerGroup(
+        group.group_id,
+        found.group_state,
+        group.protocol_type,
+        found.protocol_data,
+        _NOT_TOLD,
+        members,
+        {},
+    )
 
 
 def _committed(client: Client, group: _Listed) -> dict[TopicPartition, GroupOffset]:
