@@ -31,7 +31,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.mirroring import progress as mirror_progress
 from spark_kbatch.mirroring.batches import MirroredBatch
-from spark_kbatch.mirroring.progress import Committed, Progress
+from spark_kbatch.mirroring.progress import Progress
 from spark_kbatch.mirroring.target import (
     EndOffsets,
     KeptTopic,
@@ -47,7 +47,7 @@ from spark_kbatch.remote.metadata import TopicMetadata
 from spark_kbatch.remote.offsets import list_edge
 from spark_kbatch.remote.source import RemoteSource
 from spark_kbatch.remote.topics import settings_of
-from spark_kbatch.remote.transactions import OffsetToCommit, Transactions, is_fenced
+from spark_kbatch.remote.transactions import Transactions, is_fenced
 from spark_kbatch.wire.errors import ErrorCode
 
 TRANSACTION_TIMEOUT_MS = 60_000
@@ -99,12 +99,7 @@ class ClusterTarget:
             found = self._transactions.committed()
         self._producer = BatchProducer(self._transactions)
         try:
-            return mirror_progress.unpack_partitions(
-                {
-                    tp: Committed(one.offset, one.leader_epoch, one.metadata)
-                    for tp, one in found.items()
-                }
-            )
+            return mirror_progress.unpack_partitions(found)
         except CorruptRecordError as error:
             raise ConfigError(
                 f"group {self._mirror!r} of {self.name} has offsets that no mirror committed ({error}); "
@@ -222,10 +217,9 @@ class ClusterTarget:
     def _commit_offsets(self, progress: Progress, offsets: Mapping[TopicPartition, int]) -> None:
         topics = self._client.metadata({tp.topic for tp in offsets}).topics
         found = {
-            tp: OffsetToCommit(packed.offset, packed.metadata, packed.leader_epoch)
+            tp: mirror_progress.pack_partition(progress, tp)
             for tp in offsets
             if tp.topic in topics  # of others the cluster keeps no offsets
-            for packed in [mirror_progress.pack_partition(progress, tp)]
         }
         if found:
             self._transactions.add_offsets(found)

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.header import MAGIC, NO_LEADER_EPOCH, BatchHeader
+from spark_kbatch.store.groups import OffsetAndMetadata
 
 _IDS = ("source_topic_id", "target_topic_id")
 _BATCH = ("base_offset", "records_count", "crc")
@@ -133,15 +134,7 @@ def unpack(data: bytes) -> Progress:
     return Progress(ids, offsets, last_batches, unwritten)
 
 
-class Committed(NamedTuple):
-    """A partition's progress as an offset that a group has committed, with leader epoch and metadata."""
-
-    offset: int
-    leader_epoch: int
-    metadata: str
-
-
-def pack_partition(progress: Progress, topic_partition: TopicPartition) -> Committed:
+def pack_partition(progress: Progress, topic_partition: TopicPartition) -> OffsetAndMetadata:
     """Return a partition's progress as a real cluster stores it."""
     topic = topic_partition.topic
     metadata: dict[str, Any] = {
@@ -153,10 +146,10 @@ def pack_partition(progress: Progress, topic_partition: TopicPartition) -> Commi
         epoch = batch.leader_epoch
         metadata["last_batch"] = {field: getattr(batch, field) for field in _BATCH}
     packed = json.dumps(metadata, separators=(",", ":"))
-    return Committed(progress.offsets[topic_partition], epoch, packed)
+    return OffsetAndMetadata(progress.offsets[topic_partition], epoch, packed)
 
 
-def unpack_partitions(committed: Mapping[TopicPartition, Committed]) -> Progress:
+def unpack_partitions(committed: Mapping[TopicPartition, OffsetAndMetadata]) -> Progress:
     """Return a mirror's progress from its partitions, as `pack_partition` has packed them.
 
     Raises:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from spark_kbatch.errors import (
     ConfigError,
@@ -36,8 +36,8 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import TopicPartition, numbers_by_topic
 from spark_kbatch.producer.idempotence import Sequences
-from spark_kbatch.record.header import NO_LEADER_EPOCH
 from spark_kbatch.remote.client import Client
+from spark_kbatch.store.groups import OffsetAndMetadata
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode, code_of, error_of
 from spark_kbatch.wire.protocol import (
@@ -68,14 +68,6 @@ _REQUIRE_STABLE_SINCE = 7  # OffsetFetch
 def is_fenced(error: KBatchError) -> bool:
     """Return True if an error means that the producer was fenced by a newer one or timed out."""
     return code_of(error) in _FENCED
-
-
-class OffsetToCommit(NamedTuple):
-    """An offset that a consumer group has committed, with metadata and the epoch of the record before it."""
-
-    offset: int
-    metadata: str
-    leader_epoch: int = NO_LEADER_EPOCH
 
 
 class Transactions:
@@ -123,7 +115,7 @@ class Transactions:
         """Return new sequence numbers, for the batches of the producer id that `take_over` has got."""
         return Sequences(lambda: self.producer_id, transactional_epoch=self.producer_epoch)
 
-    def committed(self) -> dict[TopicPartition, OffsetToCommit]:
+    def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the group's committed offsets.
 
         Raises:
@@ -146,8 +138,8 @@ class Transactions:
 
         answer = self._ask(_GROUP, ApiKey.OFFSET_FETCH, body, errors, _REQUIRE_STABLE_SINCE)
         return {
-            TopicPartition(topic.name, one.partition_index): OffsetToCommit(
-                one.committed_offset, one.metadata or "", one.committed_leader_epoch
+            TopicPartition(topic.name, one.partition_index): OffsetAndMetadata(
+                one.committed_offset, one.committed_leader_epoch, one.metadata or ""
             )
             for topic in answer.topics
             for one in topic.partitions
@@ -181,7 +173,7 @@ class Transactions:
         self._partitions |= new
         self._ask(_TRANSACTION, ApiKey.ADD_PARTITIONS_TO_TXN, body, errors)
 
-    def add_offsets(self, offsets: Mapping[TopicPartition, OffsetToCommit]) -> None:
+    def add_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit offsets of the group in the open transaction, or begin one with them."""
         body = AddOffsetsToTxnRequest(
             transactional_id=self.name,

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from spark_kbatch.model import ConsumerGroup, GroupOffset, TopicPartition
+
+
+class OffsetAndMetadata(NamedTuple):
+    """An offset that a group commits, with the epoch of the record before it, and text of the client's."""
+
+    offset: int
+    leader_epoch: int  #: -1 if that is not known
+    metadata: str
 
 
 def committed(offset: int | None, metadata: str, commit_timestamp: int) -> GroupOffset:

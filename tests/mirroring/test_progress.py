@@ -9,7 +9,6 @@ import pytest
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.mirroring.progress import (
     NOTHING,
-    Committed,
     LastBatch,
     Progress,
     TopicIds,
@@ -20,6 +19,7 @@ from spark_kbatch.mirroring.progress import (
 )
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.header import unpack as unpack_header
+from spark_kbatch.store.groups import OffsetAndMetadata
 from tests.support.log_histories import data_batch
 
 EVENTS_0, CLICKS_0 = TopicPartition("events", 0), TopicPartition("clicks", 0)
@@ -48,7 +48,7 @@ def test_progress_without_one_of_its_facts_is_an_error_that_names_it(missing: st
     with pytest.raises(CorruptRecordError, match=missing):
         unpack(json.dumps(stored).encode())
     with pytest.raises(CorruptRecordError, match=missing):
-        unpack_partitions({EVENTS_0: Committed(12, -1, json.dumps(facts))})
+        unpack_partitions({EVENTS_0: OffsetAndMetadata(12, -1, json.dumps(facts))})
 
 
 @pytest.mark.parametrize(
