@@ -11,19 +11,18 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from spark_kbatch.cluster import offsets_store
-from spark_kbatch.cluster.offsets_store import StoredGroup, read_groups
+from spark_kbatch.cluster.offsets_store import read_groups
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import (
     KafkaStorageError,
     ServerRunningError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import ConsumerGroup, GroupMember, TopicPartition
+from spark_kbatch.model import ConsumerGroup, TopicPartition
 from spark_kbatch.options.remote import parse_client_options
-from spark_kbatch.store.groups import committed, with_ends
+from spark_kbatch.store.groups import with_ends
 from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Groups
-from spark_kbatch.wire import assignment
 
 
 class FolderGroups:
@@ -40,22 +39,7 @@ class FolderGroups:
 
         Raises the errors of `read_groups`.
         """
-        stored = [
-            ConsumerGroup(
-                one.group_id,
-                one.state,
-                one.protocol_type,
-                one.protocol,
-                one.generation,
-                _members(one),
-                {
-                    tp: committed(at.offset, at.metadata, at.commit_timestamp)
-                    for tp, at in one.offsets.items()
-                },
-            )
-            for one in read_groups(self._parts)
-        ]
-        return with_ends(stored, functools.partial(_ends, self._source))
+        return with_ends(read_groups(self._parts), functools.partial(_ends, self._source))
 
     def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the offsets at which a group without members continues."""
@@ -82,19 +66,6 @@ class FolderGroups:
             options = parse_client_options(error.address, {})
             with contextlib.closing(RemoteStore(options)) as server:
                 ask(server.groups)
-
-
-def _members(group: StoredGroup) -> tuple[GroupMember, ...]:
-    return tuple(
-        GroupMember(
-            one.member_id,
-            one.instance_id,
-            one.client_id,
-            one.client_host.removeprefix("/"),  # which Java writes
-            assignment.partitions(one.assignment),
-        )
-        for one in group.members
-    )
 
 
 def _ends(source: Source, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

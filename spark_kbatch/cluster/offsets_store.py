@@ -23,7 +23,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from spark_kbatch.clock import monotonic_ms, monotonic_s
 from spark_kbatch.cluster import group_records
@@ -52,12 +52,20 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.model import (
+    AppendOrigin,
+    AppendResult,
+    ConsumerGroup,
+    GroupMember,
+    TopicPartition,
+)
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.replica.administration import create_topic
 from spark_kbatch.replica.manager import ACKS_ALL
+from spark_kbatch.store.groups import committed
+from spark_kbatch.wire import assignment
 
 logger = logging.getLogger(__name__)
 
@@ -324,22 +332,10 @@ def make_topic(parts: FolderParts, deadline: float) -> bool:
 # Reading and writing without a server.
 
 
-class StoredGroup(NamedTuple):
-    """A group as it was last stored, without a rebalance that may be going on in a server."""
+def read_groups(parts: FolderParts) -> list[ConsumerGroup]:
+    """Return all groups of a cluster as stored last, sorted; offsets of deleted topics are left out.
 
-    group_id: str
-    state: str  # "Stable" with members, "Empty" without
-    protocol_type: str  # empty if it only commits offsets
-    protocol: str
-    generation: int
-    members: tuple[MemberMetadata, ...]
-    offsets: Mapping[TopicPartition, CommittedOffset]
-
-
-def read_groups(parts: FolderParts) -> list[StoredGroup]:
-    """Return all groups of a cluster, sorted; offsets of deleted topics are left out.
-
-    Takes no lock and writes nothing: a server may run meanwhile.
+    Their ends are not looked up. Takes no lock and writes nothing: a server may run meanwhile.
 
     Raises:
         KafkaStorageError, CorruptRecordError: the log cannot be read.
@@ -350,22 +346,32 @@ def read_groups(parts: FolderParts) -> list[StoredGroup]:
     for group_id in sorted({*contents.groups, *contents.offsets}):
         metadata = contents.groups.get(group_id) or GroupMetadata("", 0, None, None, -1)
         offsets = {
-            tp: value
+            tp: committed(value.offset, value.metadata, value.commit_timestamp)
             for tp, value in sorted(contents.offsets.get(group_id, {}).items())
             if not topics.is_gone(tp, value)
         }
         found.append(
-            StoredGroup(
+            ConsumerGroup(
                 group_id,
                 "Stable" if metadata.members else "Empty",
                 metadata.protocol_type,
                 metadata.protocol or "",
                 metadata.generation,
-                metadata.members,
+                tuple(map(_member, metadata.members)),
                 offsets,
             )
         )
     return found
+
+
+def _member(stored: MemberMetadata) -> GroupMember:
+    return GroupMember(
+        stored.member_id,
+        stored.instance_id,
+        stored.client_id,
+        stored.client_host.removeprefix("/"),  # which Java writes
+        assignment.partitions(stored.assignment),
+    )
 
 
 def alter_offsets(parts: FolderParts, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
