@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from spark_kbatch.catalog.paths import ClusterPaths
 from spark_kbatch.errors import KBatchError
@@ -38,13 +38,8 @@ _LATELY_MAX = 14  # partitions that changed lately, and are in each look
 _COMMITS = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
 
 
-class FindPartitions(Protocol):
-    """A function that returns the objects for partitions of topics that exist now."""
-
-    def __call__(
-        self, topic_partitions: Iterable[TopicPartition], /
-    ) -> Mapping[TopicPartition, Partition]:
-        """Return the object for each partition; raise UnknownTopicOrPartitionError if one does not exist."""
+# Returns the object for each partition; raises UnknownTopicOrPartitionError if one does not exist now.
+FindPartitions: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, Partition]]
 
 
 class WatchedLogs:
