@@ -33,7 +33,6 @@ from spark_kbatch.bucket.staging import (
     DataObjects,
     PartitionOfTopic,
     StagedExtents,
-    TaskTransport,
     WriterJob,
     in_entry,
     stretches_of,
@@ -49,7 +48,7 @@ from spark_kbatch.options.write import (
     STAGING_RETENTION_MS,
     WriteOptions,
 )
-from spark_kbatch.store.job import StagedRows, TopicsOfJob, TopicsOfTask, WholeJob
+from spark_kbatch.store.job import StagedRows, TopicsOfJob, TopicsOfTask, WholeJob, author_of
 from spark_kbatch.store.repetitions import Attempt
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class BucketJob(WholeJob):
         topics = TopicsOfTask(self.topics, _CatalogOfTask(ledger))
         objects = Folder(place, f"{self._cluster_id}/")
         data = DataObjects(objects, self.id, random.Random())
-        return topics, TaskProducer(TaskTransport(data), data, topics.find, self.options, now_ms)
+        return topics, TaskProducer(data.stage, data, topics.find, self.options, now_ms)
 
     def abort(self, staged: Sequence[StagedRows]) -> None:
         """Leave all as it is: a commit whose outcome is unknown may still land."""
@@ -155,7 +154,8 @@ class BucketJob(WholeJob):
                     ),
                 )
 
-            entry = ledger.commit(propose, by=_author(staged), max_age_ms=_COMMIT_AGE_MAX_MS)
+            by = " ".join(filter(None, (JOB, *author_of(staged))))
+            entry = ledger.commit(propose, by=by, max_age_ms=_COMMIT_AGE_MAX_MS)
             if entry is not None:
                 summary = summary_of(entry, names, (one.extents for one in staged if one.extents))
                 logger.info("%s, in %.3f s", summary, monotonic_s() - began_s)
@@ -238,10 +238,3 @@ def _ends(state: LedgerState, topic_id: str) -> dict[str, dict[int, int]]:
     if not topic_id:
         return {}
     return {topic_id: state.ensure_topic(topic_id).ends}
-
-
-def _author(staged: Sequence[StagedRows]) -> str:
-    first = next(iter(staged), None)
-    if first is None:
-        return JOB
-    return " ".join(filter(None, (JOB, first.rows.application_id, first.rows.query_id)))

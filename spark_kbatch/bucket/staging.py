@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.extents import NO_TIME, DataExtent, Stretch, Stretches, pack_index
 from spark_kbatch.bucket.objects import Objects, Upload
-from spark_kbatch.errors import KBatchError, RecordTooLargeError
-from spark_kbatch.model import AppendResult
+from spark_kbatch.errors import KBatchError
 from spark_kbatch.options.topic import ensure_record_fits
 from spark_kbatch.record.header import NO_LEADER_EPOCH, BatchHeader, assign, unpack
-from spark_kbatch.store.transport import Answer, SendRequest
+from spark_kbatch.store.transport import ProduceBatch
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +89,11 @@ class DataObjects:
         self._name, self._position = "", 0  # of the object, and where the next byte goes
         self._finished: list[str] = []
         self._extents: dict[PartitionOfTopic, list[DataExtent]] = {}
+
+    def stage(self, batch: ProduceBatch) -> None:
+        """Take a batch of a task's producer; raises RecordTooLargeError, and as `Objects.put`."""
+        ensure_record_fits(batch.topic, len(batch.data))
+        self.send(batch.topic.topic_id, batch.topic_partition.partition, batch.data)
 
     def send(self, topic_id: str, partition: int, batch: memoryview) -> None:
         """Take a batch, which may change on return; raises as `Objects.put`."""
@@ -209,24 +213,3 @@ def in_entry(
         return stretches
     objects.put(name, data)
     return placed
-
-
-class TaskTransport:
-    """Transport of a Spark task's producer, which stages batches."""
-
-    def __init__(self, staged: DataObjects) -> None:
-        self._staged = staged
-
-    def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
-        """Stage every batch of a produce request."""
-        answer = {}
-        for batch in request.batches:
-            topic_id, partition = batch.topic.topic_id, batch.topic_partition.partition
-            try:
-                ensure_record_fits(batch.topic, len(batch.data))
-            except RecordTooLargeError as error:
-                answer[batch.topic_partition] = AppendResult(error=error)
-                continue
-            self._staged.send(topic_id, partition, batch.data)
-            answer[batch.topic_partition] = AppendResult()
-        on_answer(answer)

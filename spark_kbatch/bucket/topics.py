@@ -16,7 +16,7 @@ from spark_kbatch.bucket.entries import (
 from spark_kbatch.bucket.reading import topic_id_of
 from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.state import LedgerState, TopicHead
-from spark_kbatch.errors import ConfigError, ObjectStoreError, OffsetOutOfRangeError
+from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError
 from spark_kbatch.model import TopicPartition, random_id
 from spark_kbatch.options.topic import (
     Topic,
@@ -73,18 +73,9 @@ class BucketCatalog(OwnCatalog):
         with self._ledger().state() as state:
             return self._of(state.topic(name)) if name in state.topic_ids else None
 
-    def topic_to_write(self, name: str, last: Topic | None) -> Topic:
-        """Return a topic for a producer, as it was a moment ago; the last one if the store cannot be asked."""
-        try:
-            return self.topic(name, max_age_ms=_WRITER_TOPIC_AGE_MAX_MS)
-        except ObjectStoreError as error:
-            if last is None:
-                raise
-            # The transport will find out whether records can be written.
-            logger.warning(
-                "cannot look up topic %r, assuming that it is unchanged: %s", name, error
-            )
-            return last
+    def topic_to_write(self, name: str) -> Topic:
+        """Return a topic for a producer, as it was a moment ago."""
+        return self.topic(name, max_age_ms=_WRITER_TOPIC_AGE_MAX_MS)
 
     def plan(
         self,

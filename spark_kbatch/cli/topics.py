@@ -51,6 +51,7 @@ from spark_kbatch.options.topic import (
     Topic,
     TopicConfig,
     ensure_not_internal,
+    partitions_of,
     topic_key,
 )
 from spark_kbatch.store.catalog import damaged_topics, skipping_deleted
@@ -216,7 +217,7 @@ def _listed_remotely(cluster: Cluster, names: Sequence[str], internal: bool) -> 
             {},
         )
         for topic in map(_of_cluster, chosen)
-        for n, tp in enumerate(_partitions_of(topic))
+        for n, tp in enumerate(partitions_of(topic))
     ]
     return _Listing(chosen, rows, {})
 
@@ -225,17 +226,12 @@ def _of_cluster(topic: Topic) -> RemoteTopic:
     return cast("RemoteTopic", topic)
 
 
-def _partitions_of(topic: Topic) -> list[TopicPartition]:
-    """Return the partitions of a topic."""
-    return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
-
-
 def _led_offsets(cluster: Cluster, topics: Iterable[Topic]) -> dict[TopicPartition, LogOffsets]:
     """Return the start and end offsets of those partitions of a real cluster that have a leader to ask."""
     led = [
         tp
         for one in map(_of_cluster, topics)
-        for tp in _partitions_of(one)
+        for tp in partitions_of(one)
         if one.leaders[tp.partition] >= 0
     ]
 

@@ -139,10 +139,6 @@ class FolderStore(OwnSource):
         """
         return self.parts.metadata.topics.topic(name)
 
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic, in order."""
-        return self.parts.manager.partitions(topic)
-
     def _described(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of all partitions of these topics, at one moment."""
         names = list(topics)

@@ -7,8 +7,8 @@ knows is missing: a rebalance in progress, and members that have died silently s
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from spark_kbatch.cluster.group_records import (
     CommittedOffset,
@@ -35,7 +35,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import ConsumerGroup, GroupMember, TopicPartition
 from spark_kbatch.options.remote import parse_client_options
-from spark_kbatch.store.groups import CommittedByGroup, described_member, offsets_and_lag
+from spark_kbatch.store.groups import committed, described_member, with_ends
 from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Groups
 
@@ -54,7 +54,7 @@ class FolderGroups:
 
         Raises the errors of `read_groups`.
         """
-        return _groups_of(self._parts, self._source)
+        return with_ends(read_groups(self._parts), functools.partial(_ends, self._source))
 
     def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the offsets at which a group without members continues, which need not exist.
@@ -132,22 +132,10 @@ class FolderGroups:
             ownership.release()
 
 
-class StoredGroup(NamedTuple):
-    """A group as it was last stored, without a rebalance that may be going on in a server."""
+def read_groups(parts: FolderParts) -> list[ConsumerGroup]:
+    """Return all groups of a cluster as stored last, sorted; offsets of deleted topics are left out.
 
-    group_id: str
-    state: str  # "Stable" with members, "Empty" without
-    protocol_type: str  # empty if it only commits offsets
-    protocol: str
-    generation: int
-    members: tuple[MemberMetadata, ...]
-    offsets: Mapping[TopicPartition, CommittedOffset]
-
-
-def read_groups(parts: FolderParts) -> list[StoredGroup]:
-    """Return all groups of a cluster, sorted; offsets of deleted topics are left out.
-
-    Takes no lock and writes nothing: a server may run meanwhile.
+    Their ends are not looked up. Takes no lock and writes nothing: a server may run meanwhile.
 
     Raises:
         KafkaStorageError, CorruptRecordError: the log cannot be read.
@@ -158,57 +146,31 @@ def read_groups(parts: FolderParts) -> list[StoredGroup]:
     for group_id in sorted({*contents.groups, *contents.offsets}):
         metadata = contents.groups.get(group_id) or GroupMetadata("", 0, None, None, -1)
         offsets = {
-            tp: value
+            tp: committed(value.offset, value.metadata, value.commit_timestamp)
             for tp, value in sorted(contents.offsets.get(group_id, {}).items())
             if not topics.is_gone(tp, value)
         }
         found.append(
-            StoredGroup(
+            ConsumerGroup(
                 group_id,
                 "Stable" if metadata.members else "Empty",
                 metadata.protocol_type,
                 metadata.protocol or "",
                 metadata.generation,
-                metadata.members,
+                tuple(map(_member, metadata.members)),
                 offsets,
             )
         )
     return found
 
 
-def _groups_of(parts: FolderParts, source: Source) -> list[ConsumerGroup]:
-    stored = read_groups(parts)
-    members = {one.group_id: _members(one) for one in stored}
-    wanted = {tp for one in stored for tp in one.offsets}
-    wanted |= {tp for found in members.values() for one in found for tp in one.partitions}
-    ends = _ends(source, sorted(wanted))
-    return [
-        ConsumerGroup(
-            one.group_id,
-            one.state,
-            one.protocol_type,
-            one.protocol,
-            one.generation,
-            members[one.group_id],
-            offsets_and_lag(_committed(one), members[one.group_id], ends),
-        )
-        for one in stored
-    ]
-
-
-def _committed(group: StoredGroup) -> dict[TopicPartition, CommittedByGroup]:
-    return {
-        tp: CommittedByGroup(one.offset, one.metadata, one.commit_timestamp)
-        for tp, one in group.offsets.items()
-    }
-
-
-def _members(group: StoredGroup) -> tuple[GroupMember, ...]:
-    return tuple(
-        described_member(
-            one.member_id, one.instance_id, one.client_id, one.client_host, one.assignment
-        )
-        for one in group.members
+def _member(stored: MemberMetadata) -> GroupMember:
+    return described_member(
+        stored.member_id,
+        stored.instance_id,
+        stored.client_id,
+        stored.client_host,
+        stored.assignment,
     )
 
 

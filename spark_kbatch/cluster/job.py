@@ -10,6 +10,7 @@ job.abort([staged, ...])                # or, after a failure, the staged files 
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import uuid
@@ -28,8 +29,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
-from spark_kbatch.store.commits import Author
-from spark_kbatch.store.job import StagedRows, TopicsOfJob, TopicsOfTask, WholeJob
+from spark_kbatch.store.job import StagedRows, TopicsOfJob, TopicsOfTask, WholeJob, author_of
 from spark_kbatch.store.repetitions import Attempt
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Job(WholeJob):
             transactional_id=self.id if attempt is None else attempt.id,
             sequence=NO_TRANSACTION_SEQUENCE if attempt is None else attempt.number,
             attempt=attempt,
-            author=_author(staged),
+            author=author_of(staged)._replace(user=user_name()),
             overwrite=self._overwrite,
             create_topics=lambda: self.topics.create(FolderCatalog(parts), staged),
         )
@@ -153,26 +153,22 @@ def task_producer(
 ) -> TaskProducer[list[Extent]]:
     """Return the producer that one task of a job writes through, to topics that `find` returns by name."""
     # Planning processes, which import this module too, need no producer.
-    from spark_kbatch.cluster.transports import StagedFiles  # noqa: PLC0415
+    from spark_kbatch.cluster.transports import stage  # noqa: PLC0415
     from spark_kbatch.producer.task_producer import TaskProducer  # noqa: PLC0415
 
-    staging = new_staging(
-        parts,
-        transaction,
-        # An eighth, so that little of what could be renamed has to be copied.
-        shared_bytes_max=options.adopt_min_bytes // 8,
-        flush=options.flush,
-    )
-    transport = StagedFiles(staging, level=options.compression_level)
-    return TaskProducer(transport, staging, find, options, now_ms)
+    staging = new_staging(parts, transaction, options.adopt_min_bytes, flush=options.flush)
+    stage_one = functools.partial(stage, staging, level=options.compression_level)
+    return TaskProducer(stage_one, staging, find, options, now_ms)
 
 
 def new_staging(
-    parts: FolderParts, transaction: str, *, shared_bytes_max: int, flush: bool
+    parts: FolderParts, transaction: str, adopt_min_bytes: int, *, flush: bool
 ) -> ReplicatedStaging:
     """Return the staging files of one task of a job.
 
-    The arguments are those of `Staging`.
+    Args:
+        adopt_min_bytes: from which size on a commit renames a file.
+        parts, transaction, flush: as for `Staging`.
     """
     open_files = OpenFiles()
 
@@ -181,7 +177,8 @@ def new_staging(
             parts.files,
             parts.manager.dirs.staging_of(node_id),
             transaction,
-            shared_bytes_max=shared_bytes_max,
+            # An eighth, so that little of what could be renamed has to be copied.
+            shared_bytes_max=adopt_min_bytes // 8,
             flush=flush,
             node_id=node_id,
             attempt=attempt,
@@ -204,15 +201,6 @@ def _staging_dir(parts: FolderParts) -> Path:
 
 def _extents(staged: Iterable[StagedRows]) -> list[Extent]:
     return [extent for one in staged for extent in one.extents]
-
-
-def _author(staged: Sequence[StagedRows]) -> Author:
-    first = staged[0] if staged else None
-    return Author(
-        application_id=(first and first.rows.application_id) or "",
-        query_id=(first and first.rows.query_id) or "",
-        user=user_name(),
-    )
 
 
 def user_name() -> str:

@@ -45,7 +45,11 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.model import (
+    AppendOrigin,
+    AppendResult,
+    TopicPartition,
+)
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord

@@ -1,7 +1,7 @@
-"""Transports of producers, which append batches to logs at once, or stage them until a job commits.
+"""Batches of producers, which are appended to logs at once, or staged until a job commits.
 
-    LocalLog      for plain Python: appends before it answers
-    StagedFiles   for a Spark task: stages before it answers; offsets come with the commit
+    LocalLog      transport for plain Python: appends before it answers
+    stage         for a Spark task, or a mirror
 
 Producers make V2 batches; for a topic of an older format they are converted here.
 """
@@ -12,9 +12,8 @@ from collections.abc import Callable
 
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.staging import ReplicatedStaging
-from spark_kbatch.errors import RecordTooLargeError
 from spark_kbatch.files import Buffer
-from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import ensure_record_fits
 from spark_kbatch.record.down_conversion import MessageSet, down_convert
 from spark_kbatch.record.header import MAGIC
@@ -68,27 +67,22 @@ class LocalLog:
         )
 
 
-class StagedFiles:
-    """Transport of a Spark task's producer, which writes batches to staging files."""
+def stage(staging: ReplicatedStaging, batch: ProduceBatch, *, level: int | None = None) -> None:
+    """Write a batch to staging files.
 
-    def __init__(self, staging: ReplicatedStaging, *, level: int | None = None) -> None:
-        """Set up to stage batches; `level` is the compression level for topics of an older format."""
-        self._staging, self._level = staging, level
+    Args:
+        staging: the files.
+        batch: of a producer.
+        level: the codec's, for topics of an older format.
 
-    def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
-        """Write every batch of a produce request to staging files."""
-        answer: dict[TopicPartition, AppendResult] = {}
-        for batch in request.batches:
-            topic, topic_partition, _, records_count = batch
-            data, largest = _in_format(batch, self._level)
-            try:
-                ensure_record_fits(topic, largest)  # A commit would refuse it.
-            except RecordTooLargeError as error:
-                answer[topic_partition] = AppendResult(error=error)
-                continue
-            self._staging.send(topic, topic_partition.partition, data, records_count)
-            answer[topic_partition] = AppendResult()
-        on_answer(answer)
+    Raises:
+        RecordTooLargeError: a commit would refuse it.
+        KafkaStorageError, OSError: as `ReplicatedStaging.send`.
+    """
+    topic, topic_partition, _, records_count = batch
+    data, largest = _in_format(batch, level)
+    ensure_record_fits(topic, largest)
+    staging.send(topic, topic_partition.partition, data, records_count)
 
 
 def _in_format(batch: ProduceBatch, level: int | None) -> MessageSet:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -93,13 +94,13 @@ class DataLoss:
 
 
 class TopicsLookedUp:
-    """A `TopicLookup` that remembers the ids of topics that it found; empty where there is none."""
+    """A `TopicLookup` that remembers the ids of topics whose partitions were looked up."""
 
     def __init__(self, topics: TopicLookup) -> None:
         self._topics = topics
-        self.ids: dict[str, str] = {}
+        self.ids = defaultdict[str, str](str)  # empty for a topic that has none, or is gone again
 
-    def topic_names(self, *, internal: bool = False) -> Sequence[str]:
+    def topic_names(self, *, internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted."""
         return self._topics.topic_names(internal=internal)
 
@@ -109,9 +110,11 @@ class TopicsLookedUp:
         self.ids |= {name: one.topic_id for name, one in found.items()}
         return found
 
-    def partitions(self, topic: str) -> Sequence[TopicPartition]:
+    def partitions(self, topic: str) -> list[TopicPartition]:
         """Return a topic's partitions, in order; raises UnknownTopicOrPartitionError."""
-        return self._topics.partitions(topic)
+        found = self._topics.partitions(topic)
+        self.existing_topics([topic])
+        return found
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
         """Return views of these partitions' logs, all as of one moment."""

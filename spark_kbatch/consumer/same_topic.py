@@ -1,4 +1,4 @@
-"""Parts of sources of topics: reads that fail once their topic is another one, and placeholders once closed."""
+"""Parts of sources of topics: what follows from the rest, topics that stay the same, placeholders once closed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.options.topic import partitions_of
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.store.source import Fetcher, FoundTopic, Source
 
@@ -46,16 +47,18 @@ class OneTopic:
 
 
 class PartitionsApart:
-    """The part of a source that is the same where partitions are stored one by one."""
+    """The part of a source that is the same where partitions are stored one by one.
+
+    And where nothing is stored for readers beside them: neither why offsets are gone, nor what tasks agree on.
+    """
 
     def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
         """Return nothing: the place does not tell why an offset is gone."""
-        del topic_partition, offset
         return ""
 
     def partitions(self: Source, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic, in order."""
-        return [TopicPartition(topic, number) for number in range(self.topic(topic).partitions)]
+        return partitions_of(self.topic(topic))
 
     def common_cuts(
         self, wanted: Iterable[OffsetRange], *, piece_bytes: int
@@ -94,7 +97,7 @@ class OwnSource(PartitionsApart):
         """The store itself."""
         return self
 
-    def existing_topics(self: Source, names: Iterable[str]) -> dict[str, FoundTopic]:
+    def existing_topics(self: Source, names: Iterable[str]) -> Mapping[str, FoundTopic]:
         """Return those of the named topics that exist, looked up one by one."""
         found = {}
         for name in names:
@@ -133,8 +136,8 @@ def recreated(topic: str, cluster: str = "") -> UnknownTopicOrPartitionError:
 class Closed:
     """A placeholder for a part of a closed source: any use raises ClosedError."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = str(path)
+    def __init__(self, address: Path | str) -> None:
+        self._address = str(address)
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise ClosedError(self._path)
+        raise ClosedError(self._address)

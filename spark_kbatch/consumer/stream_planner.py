@@ -487,9 +487,7 @@ class _ChangedError(Exception):
 class _TopicsSeen(planning.TopicsLookedUp):
     """Topics that must stay the same while their logs are looked at; `seen` has their ids then."""
 
-    def __init__(self, topics: TopicLookup) -> None:
-        super().__init__(topics)
-        self.seen: Mapping[str, str] = {}
+    seen: Mapping[str, str] = {}
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
         wanted = list(partitions)

@@ -71,7 +71,7 @@ class TopicReader:
 
     def plan(self, options: ReadOptions) -> list[tuple[Piece, ...]]:
         """Return the pieces of a batch read that each task reads; raises as `planning.ranges`."""
-        topics = _TopicsPlanned(self.source)
+        topics = planning.TopicsLookedUp(self.source)
         ranges = planning.ranges(options, topics)
         views = self.source.views(one.topic_partition for one in ranges)
         cuts_of = partial(self.source.common_cuts, piece_bytes=splits.PIECE_BYTES)
@@ -496,18 +496,6 @@ class TopicReader:
         times = _parse_times(wanted)
         isolation = parse_isolation_level("isolation_level", isolation_level)
         return self.source.list_offsets(times, isolation)
-
-
-class _TopicsPlanned(planning.TopicsLookedUp):
-    """The topics of a source, for a plan that needs the ids of all that it names."""
-
-    def __init__(self, source: Source) -> None:
-        super().__init__(source)
-        self._source = source
-
-    def partitions(self, topic: str) -> Sequence[TopicPartition]:
-        self.ids[topic] = self._source.topic(topic).topic_id
-        return super().partitions(topic)
 
 
 _EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}

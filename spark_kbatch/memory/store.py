@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, NoReturn, TypeAlias
 
 from spark_kbatch.clock import now_ms
-from spark_kbatch.consumer.same_topic import OwnSource
+from spark_kbatch.consumer.same_topic import Closed, OwnSource
 from spark_kbatch.errors import (
-    ClosedError,
     ConfigError,
     KBatchError,
     OffsetOutOfRangeError,
@@ -147,7 +146,7 @@ class MemoryStore(OwnSource, OwnCatalog):
             )
         self.address = address
         self.catalog = self
-        self._place, self._is_closed = _places[address], False
+        self._place = _places[address]
 
     def begin_job(
         self, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
@@ -157,17 +156,17 @@ class MemoryStore(OwnSource, OwnCatalog):
 
     def close(self) -> None:
         """Make every later call raise ClosedError; the topics stay."""
-        self._is_closed = True
+        setattr(self, "_place", Closed(self.address))  # noqa: B010  of another type
 
     # The catalog.
 
     def topics(self, *, internal: bool) -> list[Topic]:
         """Return all topics, sorted by name; none is internal."""
-        return [one.topic for _, one in sorted(self._held().items())]
+        return [one.topic for _, one in sorted(self._place.topics.items())]
 
     def find(self, name: str) -> Topic | None:
         """Return a topic; None if there is none."""
-        found = self._held().get(name)
+        found = self._place.topics.get(name)
         return None if found is None else found.topic
 
     def plan(
@@ -192,7 +191,7 @@ class MemoryStore(OwnSource, OwnCatalog):
         """Create a topic, which is not logged."""
         logs = [_Log(start=start) for start in first_offsets or [0] * planned.partitions]
         with self._place.lock:
-            return self._held().setdefault(planned.name, _Held(planned, logs)).topic
+            return self._place.topics.setdefault(planned.name, _Held(planned, logs)).topic
 
     def delete_topic(self, name: str) -> Topic:
         """Delete a topic with all its records."""
@@ -241,7 +240,7 @@ class MemoryStore(OwnSource, OwnCatalog):
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted."""
-        return sorted(self._held())
+        return sorted(self._place.topics)
 
     def topic(self, name: str) -> Topic:
         """Return a topic; raises UnknownTopicOrPartitionError, which names the nearest."""
@@ -284,7 +283,6 @@ class MemoryStore(OwnSource, OwnCatalog):
 
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
         """Return a producer, whose first record for a topic creates that by default."""
-        self._held()
         chosen = parse_producer_options(config, options)
         return Producer(
             chosen,
@@ -320,13 +318,8 @@ class MemoryStore(OwnSource, OwnCatalog):
             raise RecordTooLargeError("a batch", size, limit, "max.message.bytes", topic.name)
         return self._log(topic_partition)
 
-    def _held(self) -> dict[str, _Held]:
-        if self._is_closed:
-            raise ClosedError(self.address)
-        return self._place.topics
-
     def _find(self, name: str) -> _Held:
-        topics = self._held()
+        topics = self._place.topics
         found = topics.get(name)
         if found is None:
             has = ", ".join(sorted(topics)) or "none"

@@ -68,7 +68,7 @@ from spark_kbatch.options import arguments
 from spark_kbatch.options.option import MiB
 from spark_kbatch.options.paths import StrPath, bucket_scheme
 from spark_kbatch.options.remote import parse_client_options
-from spark_kbatch.options.topic import Topic, settings_to_keep
+from spark_kbatch.options.topic import Topic, partitions_of, settings_to_keep
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.store.source import Fetcher, Source
 
@@ -629,10 +629,8 @@ def _fetched(
 
 def _kept(topic: Topic, starts: Mapping[TopicPartition, int]) -> KeptTopic:
     """Return what the target's topic is to have as the source's has it, if it has to be created."""
-    partitions = (TopicPartition(topic.name, number) for number in range(topic.partitions))
-    return KeptTopic(
-        topic.topic_id, tuple(starts[tp] for tp in partitions), settings_to_keep(topic)
-    )
+    first_offsets = tuple(starts[tp] for tp in partitions_of(topic))
+    return KeptTopic(topic.topic_id, first_offsets, settings_to_keep(topic))
 
 
 def _of_path(path: str) -> str:

@@ -20,7 +20,7 @@ from spark_kbatch.errors import MirrorFencedError
 from spark_kbatch.mirroring import progress as mirror_progress
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
-from spark_kbatch.mirroring.target import EndOffsets, OwnTarget, ensure_no_other_wrote
+from spark_kbatch.mirroring.target import APPLICATION, EndOffsets, OwnTarget, ensure_no_other_wrote
 from spark_kbatch.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from spark_kbatch.bucket.store import BucketStore
 
 logger = logging.getLogger(__name__)
-
-_AUTHOR = "kbatch mirror"  # in the ledger
 
 
 class BucketTarget(OwnTarget):
@@ -52,18 +50,6 @@ class BucketTarget(OwnTarget):
         with self._ledger.state() as state:
             self._committed = state.mirrors.get(self._mirror, "")
         return mirror_progress.unpack(self._committed.encode())
-
-    def end_offsets(self, topic: str) -> Mapping[int, int]:
-        """Return the log end offset of each partition of a topic of the target."""
-        with self._ledger.state() as state:
-            return state.topic(topic).ends
-
-    def has_records(self, topic: str) -> bool:
-        """Return True if a topic of the target has records."""
-        with self._ledger.state() as state:
-            return any(
-                head.start_offset < head.next_offset for head in state.topic(topic).partitions
-            )
 
     def send(self, topic_partition: TopicPartition, batches: Iterable[MirroredBatch]) -> None:
         """Put a partition's batches into objects, for the next commit."""
@@ -99,7 +85,7 @@ class BucketTarget(OwnTarget):
             }
             return LedgerCommit(stretches, mirror=step)
 
-        entry = self._ledger.commit(content, by=_AUTHOR)
+        entry = self._ledger.commit(content, by=APPLICATION)
         self._committed = after
         if entry is not None:
             names = {topic.topic_id: topic.name for topic in self._topics.values()}

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from spark_kbatch.cluster.catalog import FolderCatalog
 from spark_kbatch.cluster.job import coordinator_for, new_staging, user_name
 from spark_kbatch.cluster.parts import FolderParts
-from spark_kbatch.cluster.transports import StagedFiles
+from spark_kbatch.cluster.transports import stage
 from spark_kbatch.commit.staging import Extent, ReplicatedStaging
 from spark_kbatch.errors import (
     CommitError,
@@ -29,14 +29,12 @@ from spark_kbatch.errors import (
 from spark_kbatch.mirroring import progress as mirror_progress
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
-from spark_kbatch.mirroring.target import EndOffsets, OwnTarget, ensure_no_other_wrote
+from spark_kbatch.mirroring.target import APPLICATION, EndOffsets, OwnTarget, ensure_no_other_wrote
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.store.commits import Author
 from spark_kbatch.store.store import Store
-from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
-
-APPLICATION = "kbatch mirror"  # in the history of commits
+from spark_kbatch.store.transport import ProduceBatch
 
 
 class PathTarget(OwnTarget):
@@ -49,7 +47,7 @@ class PathTarget(OwnTarget):
         """Set up for the mirror of this name, which is its transactional id in the target, a folder's store."""
         self._parts: FolderParts = store.server
         super().__init__(store, FolderCatalog(self._parts))
-        self._store, self._mirror = store, mirror
+        self._mirror = mirror
         # The defaults of a Spark job; with `flush`, since the progress must not outlive the records.
         self._options = parse_write_options({"path": store.address})
         self._coordinator = coordinator_for(self._parts, self._options)
@@ -63,36 +61,22 @@ class PathTarget(OwnTarget):
         self._sequence, progress = self._coordinator.take_over(self._mirror, self._transaction)
         return mirror_progress.unpack(progress)
 
-    def end_offsets(self, topic: str) -> Mapping[int, int]:
-        """Return the log end offset of each partition of a topic of the target."""
-        return {
-            info.topic_partition.partition: info.offsets.log_end_offset
-            for info in self._store.source.describe([topic])
-        }
-
-    def has_records(self, topic: str) -> bool:
-        """Return True if a topic of the target has records."""
-        return any(
-            info.offsets.log_start_offset < info.offsets.log_end_offset
-            for info in self._store.source.describe([topic])
-        )
-
     def send(self, topic_partition: TopicPartition, batches: Iterable[MirroredBatch]) -> None:
         """Write a partition's batches to staging files, for the next commit."""
         if self._staging is None:
             self._staging = new_staging(
                 self._parts,
                 self._transaction,
-                shared_bytes_max=self._options.adopt_min_bytes // 8,
+                self._options.adopt_min_bytes,
                 flush=self._options.flush,
             )
-        transport, topic = StagedFiles(self._staging), self._topics[topic_partition.topic]
+        topic = self._topics[topic_partition.topic]
         for batch in batches:
             data = memoryview(batch.data)
             # A commit counts offsets, of which a mirror that keeps them may have some without a record.
             one = ProduceBatch(topic, topic_partition, data, batch.offsets_count)
             with self._fenced():
-                transport.send(SendRequest(-1, 0, [one]), _ensure_staged)
+                stage(self._staging, one)
 
     def commit(self, progress: Progress, ends: EndOffsets) -> None:
         """Commit the staged batches, if there are any, with the mirror's progress."""
@@ -142,9 +126,3 @@ class PathTarget(OwnTarget):
     def close(self) -> None:
         """Remove batches that were staged and not committed."""
         self.abandon()
-
-
-def _ensure_staged(answer: Answer) -> None:
-    for result in answer.values():
-        if result.error is not None:
-            raise result.error

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeAlias
 
+from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.options.topic import Topic, ensure_not_internal
+from spark_kbatch.options.topic import Topic, ensure_not_internal, partitions_of
 from spark_kbatch.store.catalog import OwnCatalog
 from spark_kbatch.store.store import Store
+
+APPLICATION = "kbatch mirror"  # in the history of commits, and in a ledger
 
 
 class TargetTopic(NamedTuple):
@@ -134,6 +137,7 @@ class OwnTarget:
     def __init__(self, store: Store, catalog: OwnCatalog) -> None:
         """Set up for a store and its topics."""
         self._catalog, self._topics = catalog, dict[str, Topic]()
+        self._reader = TopicReader(store.source)
         self.name = store.address
         self.cluster_id = store.cluster_id
 
@@ -162,6 +166,16 @@ class OwnTarget:
     def _known(self, topic: Topic) -> TargetTopic:
         self._topics[topic.name] = topic
         return TargetTopic(topic.topic_id, topic.partitions, topic.batch_bytes_max)
+
+    def end_offsets(self, topic: str) -> Mapping[int, int]:
+        """Return the log end offset of each partition of a topic of the target."""
+        edges = self._reader.edges(partitions_of(self._topics[topic]))
+        return {tp.partition: offsets.log_end_offset for tp, offsets in edges.items()}
+
+    def has_records(self, topic: str) -> bool:
+        """Return True if a topic of the target has records."""
+        edges = self._reader.edges(partitions_of(self._topics[topic])).values()
+        return any(one.log_start_offset < one.log_end_offset for one in edges)
 
     def start(self, progress: Progress) -> None:
         """Do nothing, as the first commit stores the mirror's progress."""

@@ -6,6 +6,7 @@ Source: Kafka storage/internals/log/LogConfig.java, clients/.../common/internals
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -20,7 +21,7 @@ from spark_kbatch.errors import (
     RecordTooLargeError,
     TopicAlreadyExistsError,
 )
-from spark_kbatch.model import CODECS, INT_MAX, LONG_MAX
+from spark_kbatch.model import CODECS, INT_MAX, LONG_MAX, TopicPartition
 from spark_kbatch.options import arguments, kinds
 from spark_kbatch.options.option import GiB, Given, MiB, Option, option, table_of
 
@@ -328,6 +329,11 @@ class Topic:
     def stored_codec(self, sent_codec: int) -> int:
         """Return the codec that a batch is stored with, given the one that its producer used."""
         return sent_codec if self.config is None else self.config.stored_codec(sent_codec)
+
+
+def partitions_of(topic: Topic) -> list[TopicPartition]:
+    """Return all partitions of a topic, in order."""
+    return list(map(TopicPartition, itertools.repeat(topic.name), range(topic.partitions)))
 
 
 def ensure_record_fits(topic: Topic, size: int) -> None:

@@ -34,6 +34,7 @@ from spark_kbatch.errors import (
     KafkaStorageError,
     KBatchError,
     NotPicklableError,
+    ObjectStoreError,
     ProducerClosedError,
     ProducerForkedError,
     RecordTooLargeError,
@@ -130,7 +131,7 @@ class KnownTopics:
         except UnknownTopicOrPartitionError:
             self._known.pop(name, None)
             raise
-        except (KafkaStorageError, OSError) as error:
+        except (KafkaStorageError, ObjectStoreError, OSError) as error:
             if known is None:
                 raise
             # The error may be transient; the transport will find out whether records can be written.

@@ -9,19 +9,20 @@ from typing import Generic, Protocol, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch.model import INT_MAX, TopicPartition
+from spark_kbatch.errors import RecordTooLargeError
+from spark_kbatch.model import INT_MAX, AppendResult, TopicPartition
 from spark_kbatch.options.producer import ProducerConfig, fair_batch_size
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.producer.producer import Producer, RoutedRows
 from spark_kbatch.store.repetitions import RowSums
-from spark_kbatch.store.transport import Transport
+from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
 
 _Staged_co = TypeVar("_Staged_co", covariant=True)
 
 
 class TaskStaging(Protocol[_Staged_co]):
-    """The staging area of a task, which its transport fills."""
+    """The staging area of a task."""
 
     def finish(self) -> _Staged_co:
         """End the staging, and return what the job's commit needs."""
@@ -30,12 +31,31 @@ class TaskStaging(Protocol[_Staged_co]):
         """Remove what was staged."""
 
 
+class StagedBatches:
+    """Transport of a task's producer, which stages before it answers; offsets come with the commit."""
+
+    def __init__(self, stage: Callable[[ProduceBatch], object]) -> None:
+        """Set up; `stage` stages one batch, and refuses one that a commit would refuse."""
+        self._stage = stage
+
+    def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
+        """Stage every batch of a produce request."""
+        answer = dict[TopicPartition, AppendResult]()
+        for batch in request.batches:
+            answer[batch.topic_partition] = AppendResult()
+            try:
+                self._stage(batch)
+            except RecordTooLargeError as error:
+                answer[batch.topic_partition] = AppendResult(error=error)
+        on_answer(answer)
+
+
 class TaskProducer(Generic[_Staged_co]):
     """The producer of one Spark task; its batches get offsets when the job commits."""
 
     def __init__(
         self,
-        transport: Transport,
+        stage: Callable[[ProduceBatch], object],
         staging: TaskStaging[_Staged_co],
         find_topic: Callable[[str], Topic],
         options: WriteOptions,
@@ -44,7 +64,7 @@ class TaskProducer(Generic[_Staged_co]):
         """Set up.
 
         Args:
-            transport: stages a batch before it answers.
+            stage: stages one batch; raises RecordTooLargeError for one that a commit would refuse.
             staging: where that stages them.
             find_topic: returns a topic by name; asked once for each.
             options: of the write.
@@ -76,7 +96,7 @@ class TaskProducer(Generic[_Staged_co]):
                 delivery_timeout_ms=INT_MAX,
                 max_in_flight_requests_per_connection=1,
             ),
-            transport,
+            StagedBatches(stage),
             find_topic,
             clock_ms,
             # Without a linger time, a thread would be of no use.

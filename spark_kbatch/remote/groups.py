@@ -13,9 +13,10 @@ AlterConsumerGroupOffsetsHandler.java, DeleteConsumerGroupsHandler.java.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from spark_kbatch.errors import (
     GroupIdNotFoundError,
@@ -27,13 +28,13 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import (
     LATEST,
     ConsumerGroup,
-    GroupMember,
+    GroupOffset,
     TopicPartition,
     numbers_by_topic,
 )
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
-from spark_kbatch.store.groups import CommittedByGroup, described_member, offsets_and_lag
+from spark_kbatch.store.groups import committed, described_member, with_ends
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.protocol import (
@@ -61,23 +62,6 @@ _HAS_MEMBERS = {
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.STALE_MEMBER_EPOCH,
 }
-
-
-class _Listed(NamedTuple):
-    """A consumer group as its coordinator returns it for ListGroups."""
-
-    group_id: str
-    protocol_type: str
-    state: str  # empty if the broker is too old to tell
-    coordinator: Node
-
-
-class _Described(NamedTuple):
-    """A consumer group's state, protocol and members, as its coordinator returns them for DescribeGroups."""
-
-    state: str
-    protocol: str
-    members: tuple[GroupMember, ...]
 
 
 class RemoteGroups:
@@ -124,44 +108,41 @@ def _until_answered(client: Client, ask: Callable[[], _Result]) -> _Result:
 
 def _groups(client: Client) -> list[ConsumerGroup]:
     nodes = client.metadata([]).nodes.values()
-    by_id = {one.group_id: one for node in nodes for one in _listed(client, node)}
-    listed = [by_id[name] for name in sorted(by_id)]
-    described = {one.group_id: _described(client, one) for one in listed}
-    committed = {one.group_id: _committed(client, one) for one in listed}
-    wanted = {tp for found in committed.values() for tp in found}
-    wanted |= {tp for found in described.values() for one in found.members for tp in one.partitions}
-    ends = _ends(client, wanted)
-    return [
-        ConsumerGroup(
-            one.group_id,
-            described[one.group_id].state,
-            one.protocol_type,
-            described[one.group_id].protocol,
-            _NOT_TOLD,
-            described[one.group_id].members,
-            offsets_and_lag(committed[one.group_id], described[one.group_id].members, ends),
-        )
-        for one in listed
+    listed = {one.group_id: (one, node) for node in nodes for one in _listed(client, node)}
+    described = [(_described(client, *listed[name]), listed[name][1]) for name in sorted(listed)]
+    found = [
+        one._replace(offsets=_committed(client, one.group_id, node)) for one, node in described
     ]
+    return with_ends(found, functools.partial(_ends, client))
 
 
-def _listed(client: Client, node: Node) -> list[_Listed]:
+def _listed(client: Client, node: Node) -> list[ConsumerGroup]:
+    """Return the groups that a broker coordinates, without what only a description of them has."""
     answer = client.request(ApiKey.LIST_GROUPS, ListGroupsRequest(states_filter=[]), node=node)
     _ensure_none(answer.error_code, f"asked {node} for its consumer groups")
     return [
-        _Listed(one.group_id, one.protocol_type, getattr(one, "group_state", None) or "", node)
+        ConsumerGroup(
+            one.group_id,
+            getattr(one, "group_state", None) or "",  # which old brokers do not tell
+            one.protocol_type,
+            "",
+            _NOT_TOLD,
+            (),
+            {},
+        )
         for one in answer.groups
     ]
 
 
-def _described(client: Client, group: _Listed) -> _Described:
+def _described(client: Client, group: ConsumerGroup, coordinator: Node) -> ConsumerGroup:
+    """Return a group as its coordinator describes it, without its offsets."""
     body = DescribeGroupsRequest(groups=[group.group_id], include_authorized_operations=False)
-    answer = client.request(ApiKey.DESCRIBE_GROUPS, body, node=group.coordinator)
+    answer = client.request(ApiKey.DESCRIBE_GROUPS, body, node=coordinator)
     (found,) = answer.groups
     # A group of the newer protocol is described by another request, and not to be found by this one.
     if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND or found.group_state == "Dead":
-        return _Described(group.state, "", ())
-    _ensure_none(found.error_code, f"asked {group.coordinator} for group {group.group_id!r}")
+        return group
+    _ensure_none(found.error_code, f"asked {coordinator} for group {group.group_id!r}")
     members = tuple(
         described_member(
             one.member_id,
@@ -172,15 +153,17 @@ def _described(client: Client, group: _Listed) -> _Described:
         )
         for one in found.members
     )
-    return _Described(found.group_state, found.protocol_data, members)
+    return group._replace(state=found.group_state, protocol=found.protocol_data, members=members)
 
 
-def _committed(client: Client, group: _Listed) -> dict[TopicPartition, CommittedByGroup]:
-    body = OffsetFetchRequest(group_id=group.group_id, topics=None, require_stable=False)
+def _committed(
+    client: Client, group_id: str, coordinator: Node
+) -> dict[TopicPartition, GroupOffset]:
+    body = OffsetFetchRequest(group_id=group_id, topics=None, require_stable=False)
     answer = client.request(
-        ApiKey.OFFSET_FETCH, body, node=group.coordinator, last_version=_ONE_GROUP_UNTIL
+        ApiKey.OFFSET_FETCH, body, node=coordinator, last_version=_ONE_GROUP_UNTIL
     )
-    what = f"asked {group.coordinator} for offsets of group {group.group_id!r}"
+    what = f"asked {coordinator} for offsets of group {group_id!r}"
     _ensure_none(answer.error_code, what)
     found = {}
     for topic in answer.topics:
@@ -188,7 +171,7 @@ def _committed(client: Client, group: _Listed) -> dict[TopicPartition, Committed
             _ensure_none(one.error_code, what)
             if one.committed_offset != _NONE_COMMITTED:
                 tp = TopicPartition(topic.name, one.partition_index)
-                found[tp] = CommittedByGroup(one.committed_offset, one.metadata or "", _NOT_TOLD)
+                found[tp] = committed(one.committed_offset, one.metadata or "", _NOT_TOLD)
     return found
 
 

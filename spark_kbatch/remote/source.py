@@ -189,9 +189,8 @@ class RemoteSource(PartitionsApart):
 
         The id is compared when the last batch has come: the cluster tells it in metadata alone.
         """
-        self.ensure_open()
         timeout_ms = self._patience.poll_timeout_ms
-        with leased(self.cluster) as client:
+        with self.client() as client:
             yield PartitionFetcher(
                 client,
                 wanted,
@@ -214,11 +213,10 @@ class RemoteSource(PartitionsApart):
 
     def _look_up(self, ask: Callable[[Client], _T]) -> _T:
         """Return the cluster's answer to a query, repeated after retriable errors as options allow."""
-        self.ensure_open()
         left = self._patience.look_ups_repeated
         while True:
             try:
-                with leased(self.cluster) as client:
+                with self.client() as client:
                     return ask(client)
             except RetriableError as error:
                 if not left:
@@ -228,6 +226,13 @@ class RemoteSource(PartitionsApart):
             left -= 1
 
     def ensure_open(self) -> None:
-        """Raise ClosedError if it is closed."""
+        """Raise ClosedError if the source is closed."""
         if self.is_closed:
             raise ClosedError(str(self.cluster))
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Client]:
+        """Lease a client of the cluster; raises as `ensure_open`."""
+        self.ensure_open()
+        with leased(self.cluster) as client:
+            yield client

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from spark_kbatch.errors import ConfigError
@@ -20,7 +19,7 @@ from spark_kbatch.options.remote import (
 )
 from spark_kbatch.options.topic import topic_key
 from spark_kbatch.options.write import WriteOptions
-from spark_kbatch.remote.client import Client, close_idle_clients, leased
+from spark_kbatch.remote.client import close_idle_clients
 from spark_kbatch.remote.groups import RemoteGroups
 from spark_kbatch.remote.source import RemoteSource
 from spark_kbatch.remote.topics import RemoteCatalog
@@ -50,7 +49,8 @@ class RemoteStore:
         """Set up; nothing is asked of the cluster yet."""
         self.options = options
         self.source = RemoteSource(options, patience)
-        self.catalog, self.groups = RemoteCatalog(self.client), RemoteGroups(self.client)
+        self.catalog = RemoteCatalog(self.source.client)
+        self.groups = RemoteGroups(self.source.client)
 
     @property
     def address(self) -> str:
@@ -64,7 +64,7 @@ class RemoteStore:
         Raises:
             RequestTimedOutError: none of its brokers answered in time; says why.
         """
-        with self.client() as client:
+        with self.source.client() as client:
             return client.metadata([], fresh=True).cluster_id
 
     def ensure_answers(self) -> None:
@@ -73,13 +73,6 @@ class RemoteStore:
         Raises the errors of `cluster_id`.
         """
         _ = self.cluster_id
-
-    @contextlib.contextmanager
-    def client(self) -> Iterator[Client]:
-        """Lease a client of the cluster."""
-        self.source.ensure_open()
-        with leased(self.options) as client:
-            yield client
 
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
         """Return a producer, with a thread that sends its batches.

@@ -50,6 +50,7 @@ from spark_kbatch.options.topic import (
     altered,
     ensure_more_partitions,
     ensure_valid_topic,
+    partitions_of,
 )
 from spark_kbatch.replica.locks import Commits
 from spark_kbatch.replica.manager import ReplicaManager
@@ -286,11 +287,11 @@ def delete_topic(
                 f"topic {name!r} has the id {topic.topic_id}, not {topic_id}: it was created again"
             )
         manager.deletions.delete_locked(topic, manager.now_ms())
-    for topic_partition in _partitions_of(topic):
+    for topic_partition in partitions_of(topic):
         # What waits for something of a topic that is gone is answered.
         manager.delayed_produces.check_and_complete(topic_partition)
         manager.delayed_fetches.check_and_complete(topic_partition)
-    manager.forget_deleted(_partitions_of(topic))
+    manager.forget_deleted(partitions_of(topic))
     try:
         manager.remove_deleted_topics()  # whose delay is over; this one's may be 0
     except (OSError, KBatchError) as error:
@@ -433,10 +434,6 @@ def _flush(manager: ReplicaManager, paths: Sequence[Path]) -> None:
         shares = (paths[first::_FLUSHES_AT_ONCE] for first in range(_FLUSHES_AT_ONCE))
         for _ in pool.map(manager.files.flush, shares):
             pass  # and raise what went wrong
-
-
-def _partitions_of(topic: Topic) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
 
 
 # Replicas and log dirs.

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import logging
 import math
 import threading
@@ -83,7 +82,12 @@ from spark_kbatch.model import (
     ReadRange,
     TopicPartition,
 )
-from spark_kbatch.options.topic import TRANSACTION_STATE_TOPIC, Topic, ensure_not_internal
+from spark_kbatch.options.topic import (
+    TRANSACTION_STATE_TOPIC,
+    Topic,
+    ensure_not_internal,
+    partitions_of,
+)
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica.delayed_fetch import (
     DelayedFetch,
@@ -296,8 +300,7 @@ class ReplicaManager:
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic, in order."""
-        numbers = range(self.metadata.topics.topic(topic).partitions)
-        return list(map(TopicPartition, itertools.repeat(topic), numbers))
+        return partitions_of(self.metadata.topics.topic(topic))
 
     def replica(self, topic_partition: TopicPartition) -> Replica:
         """Return a partition's replica to read: its leader, or a stand-in if that cannot be read or lost records.

@@ -17,18 +17,15 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from spark_kbatch.clock import monotonic_s
 
 logger = logging.getLogger(__name__)
 
 
-class CallLater(Protocol):
-    """The interface of a timer function, which calls another function after a delay."""
-
-    def __call__(self, delay_s: float, function: Callable[[], object], /) -> object:
-        """Call the function after some time, in a thread that it must not block."""
+# Calls a function after a delay in seconds, in a thread that it must not block.
+CallLater: TypeAlias = Callable[[float, Callable[[], object]], object]
 
 
 class Owner(Protocol):

@@ -151,9 +151,8 @@ class OwnCatalog(Protocol):
             )
         return found
 
-    def topic_to_write(self, name: str, last: Topic | None) -> Topic:
-        """Return a topic for a producer, which was given `last` before; raises as `topic`."""
-        del last
+    def topic_to_write(self, name: str) -> Topic:
+        """Return a topic for a producer; raises as `topic`."""
         return self.topic(name)
 
     def finder(self, *, create: bool) -> Callable[[str], Topic]:
@@ -161,12 +160,12 @@ class OwnCatalog(Protocol):
 
         A topic that it has found before, and that was deleted since, is not created again.
         """
-        known: dict[str, Topic] = {}
+        known = set[str]()
 
         def find(name: str) -> Topic:
             ensure_not_internal(name)
             try:
-                topic = self.topic_to_write(name, known.get(name))
+                topic = self.topic_to_write(name)
             except UnknownTopicOrPartitionError:
                 if not create or name in known:
                     raise
@@ -178,7 +177,7 @@ class OwnCatalog(Protocol):
                     exist_ok=True,
                     implied=True,
                 )
-            known[name] = topic
+            known.add(name)
             return topic
 
         return find

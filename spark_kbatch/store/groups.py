@@ -10,22 +10,14 @@ Source: Kafka clients/.../common/message/ConsumerProtocolAssignment.json.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from spark_kbatch.model import GroupMember, GroupOffset, TopicPartition
+from spark_kbatch.model import ConsumerGroup, GroupMember, GroupOffset, TopicPartition
 from spark_kbatch.record.header import NO_LEADER_EPOCH
 
 _START, _SIZE, _COUNT = struct.Struct(">hi"), struct.Struct(">h"), struct.Struct(">i")
 _NUMBER_BYTES = 4
-
-
-class CommittedByGroup(NamedTuple):
-    """An offset that a group has committed for a partition."""
-
-    offset: int
-    metadata: str
-    commit_timestamp: int  # ms; -1 if that is not told
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -36,29 +28,51 @@ class OffsetAndMetadata(NamedTuple):
     leader_epoch: int = NO_LEADER_EPOCH
 
 
-def offsets_and_lag(
-    committed: Mapping[TopicPartition, CommittedByGroup],
-    members: Iterable[GroupMember],
-    ends: Mapping[TopicPartition, int],
-) -> dict[TopicPartition, GroupOffset]:
-    """Return a group's offset and lag in each partition that it has committed for, or that a member is assigned.
+def committed(offset: int | None, metadata: str, commit_timestamp: int) -> GroupOffset:
+    """Return an offset that a group has committed, before the partition's end is known.
 
     Args:
-        committed: its offsets.
-        members: of the group.
-        ends: of partitions, without those that are gone or cannot be read.
+        offset: None without a commit.
+        metadata: the client's own text.
+        commit_timestamp: in ms; -1 if that is not told.
     """
-    assigned = {tp for one in members for tp in one.partitions}
-    found = {}
-    for tp in sorted({*committed, *assigned}):
-        at, end = committed.get(tp), ends.get(tp)
-        if at is None:
-            found[tp] = GroupOffset(None, end, None, "", -1)
-        else:
-            # An offset above the end is of records that were overwritten.
-            lag = None if end is None else max(0, end - at.offset)
-            found[tp] = GroupOffset(at.offset, end, lag, at.metadata, at.commit_timestamp)
-    return found
+    return GroupOffset(offset, None, None, metadata, commit_timestamp)
+
+
+_NOTHING = committed(None, "", -1)
+
+
+def with_ends(
+    groups: Sequence[ConsumerGroup],
+    ends_of: Callable[[list[TopicPartition]], Mapping[TopicPartition, int]],
+) -> list[ConsumerGroup]:
+    """Return groups with end and lag of each partition that they have committed for, or a member is assigned.
+
+    Args:
+        groups: with offsets as `committed` returns them.
+        ends_of: returns the ends of partitions, which are sorted, without those that are gone or cannot be read.
+    """
+    read = {
+        one.group_id: {*one.offsets, *(tp for member in one.members for tp in member.partitions)}
+        for one in groups
+    }
+    ends = ends_of(sorted(set[TopicPartition]().union(*read.values())))
+    return [
+        one._replace(
+            offsets={
+                tp: _with_end(one.offsets.get(tp, _NOTHING), ends.get(tp))
+                for tp in sorted(read[one.group_id])
+            }
+        )
+        for one in groups
+    ]
+
+
+def _with_end(at: GroupOffset, end: int | None) -> GroupOffset:
+    offset = at.committed_offset
+    # An offset above the end is of records that were overwritten.
+    lag = None if offset is None or end is None else max(0, end - offset)
+    return at._replace(log_end_offset=end, lag=lag)
 
 
 def described_member(

@@ -17,7 +17,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.store.catalog import OwnCatalog
-from spark_kbatch.store.commits import NOTHING_VISIBLE
+from spark_kbatch.store.commits import NOTHING_VISIBLE, UNKNOWN_AUTHOR, Author
 from spark_kbatch.store.repetitions import Attempt, RowsOfTask
 
 if TYPE_CHECKING:
@@ -34,6 +34,14 @@ class StagedRows(NamedTuple):
     names: Mapping[str, str]  # of the topics that they are for, by id
     planned: tuple[Topic, ...]  # of these topics, those that the commit is to create
     rows: RowsOfTask
+
+
+def author_of(staged: Sequence[StagedRows]) -> Author:
+    """Return the application and query that some tasks know, for the history; of none if there were no tasks."""
+    if not staged:
+        return UNKNOWN_AUTHOR
+    rows = staged[0].rows
+    return Author(rows.application_id or "", rows.query_id or "")
 
 
 @dataclass(frozen=True)

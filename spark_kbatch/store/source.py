@@ -60,43 +60,18 @@ class Fetcher(Protocol):
 class TopicLookup(Protocol):
     """The interface to topics that planning needs: names, partitions and views of logs."""
 
-    def topic_names(self, *, internal: bool = False) -> Sequence[str]:
-        """Return the names of all topics, sorted."""
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        """Return the names of all topics, sorted; of internal ones only if asked."""
 
     def existing_topics(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
         """Return those of the named topics that exist."""
 
-    def partitions(self, topic: str) -> Sequence[TopicPartition]:
-        """Return a topic's partitions, in order; raises UnknownTopicOrPartitionError."""
-
-    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
-        """Return views of these partitions' logs, all as of one moment."""
-
-    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
-        """Return why a log does not show an offset below its start; empty if that is not known."""
-
-
-class Source(TopicLookup, Protocol):
-    """A place that topics are read from.
-
-    It is thread-safe, and keeps no file open.
-    """
-
-    def topic_names(self, *, internal: bool = False) -> list[str]:
-        """Return the names of all topics, sorted; of internal ones only if asked."""
-
-    def topic(self, name: str) -> Topic:
-        """Return a topic's metadata by its name.
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """Return all partitions of a topic, in order.
 
         Raises:
             UnknownTopicOrPartitionError: names the topics that exist.
         """
-
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic, in order; raises as `topic`."""
-
-    def existing_topics(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
-        """Return those of the named topics that exist."""
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
         """Return views of these partitions' logs as they are now; all as of one moment, if possible.
@@ -107,6 +82,16 @@ class Source(TopicLookup, Protocol):
 
     def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
         """Return why a log does not show an offset below its start; empty if that is not known."""
+
+
+class Source(TopicLookup, Fetcher, Protocol):
+    """A place that topics are read from, and whole batches fetched.
+
+    It is thread-safe, and keeps no file open.
+    """
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic's metadata by its name; raises as `partitions`."""
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of all partitions of these topics."""
@@ -120,11 +105,6 @@ class Source(TopicLookup, Protocol):
             times: in ms; or EARLIEST, LATEST or MAX_TIMESTAMP.
             isolation: decides where logs end.
         """
-
-    def fetch(
-        self, topic_partition: TopicPartition, asked: ReadRange
-    ) -> tuple[LogRead, LogOffsets]:
-        """Fetch whole batches of a partition, as `Fetcher.fetch` does."""
 
     def fetcher(
         self, wanted: OffsetRange, topic_id: str, last_epoch: int = NO_LEADER_EPOCH

@@ -29,8 +29,9 @@ from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS, read_records
 from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError, LockTimeoutError
 from spark_kbatch.files import Files
-from spark_kbatch.model import AppendOrigin, TopicPartition
+from spark_kbatch.model import AppendOrigin, GroupMember, TopicPartition
 from spark_kbatch.record import scalar
+from spark_kbatch.store.groups import committed
 from tests.support import builders
 from tests.support.crashes import EVERY_STEP, Crash, Recording
 from tests.support.disk import Disk, DiskFiles
@@ -134,12 +135,12 @@ def test_other_processes_see_appended_changes(cluster: Cluster) -> None:
     assert (first.group_id, first.state, first.protocol, first.generation) == (
         "g", "Stable", "range", 3,
     )  # fmt: skip
-    assert first.members == (MEMBER,)
-    assert first.offsets == {PLACE: value}
+    assert first.members == (GroupMember("m", None, "c", "127.0.0.1", ()),)
+    assert first.offsets == {PLACE: committed(7, "so far", 5)}
     assert (second.group_id, second.state, second.protocol_type) == ("simple", "Empty", "")
     kept._rewrite()
     kept.append([offset(2, "simple")])
-    assert [one.offsets[PLACE].offset for one in read_groups(reader)] == [7, 2]
+    assert [one.offsets[PLACE].committed_offset for one in read_groups(reader)] == [7, 2]
 
 
 def test_reading_groups_imports_no_expensive_modules() -> None:

@@ -264,9 +264,7 @@ def staged(
     flush: bool = False,
 ) -> list[Extent]:
     """Return the extents that one task stages for these batches, one partition after the other."""
-    staging = new_staging(
-        store_of(cluster), transaction, shared_bytes_max=adopt_min_bytes, flush=flush
-    )
+    staging = new_staging(store_of(cluster), transaction, 8 * adopt_min_bytes, flush=flush)
     try:
         for (topic, partition), parts in batches.items():
             for data in parts:
