@@ -313,6 +313,7 @@ def test_all_requests_are_refused_after_the_coordinator_has_ended(
     asked = groups.ask(
         api_key, group_id="g", member_id="", protocols=[], assignments=[], members=[], topics=[],
         generation_id=1, session_timeout_ms=10_000, rebalance_timeout_ms=1, protocol_type="",
+        protocol_name="",
     )  # fmt: skip
 
     assert asked.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
