@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,10 +77,11 @@ EVIL = (
 
 @pytest.mark.parametrize("disks", [0, 2], ids=["in its folder", "on two disks"])
 def test_an_evil_value_in_json_ends_in_an_error_of_the_package(tmp_path: Path, disks: int) -> None:
-    folders = [tmp_path / f"disk-{number}" for number in range(disks)]
+    home = tmp_path / "home"
+    folders = [home / f"disk-{number}" for number in range(disks)]
     for folder in folders:
-        folder.mkdir()
-    cluster = Cluster(str(tmp_path / "cluster"), create=True, log_dirs=folders)
+        folder.mkdir(parents=True)
+    cluster = Cluster(str(home / "cluster"), create=True, log_dirs=folders)
     cluster.create_topic("others")
     cluster.create_topic("events", partitions=2, replication_factor=max(disks, 1))
     builders.write(cluster, {("events", p): [builders.batch(seed=p)] for p in range(2)})
@@ -93,8 +95,15 @@ def test_an_evil_value_in_json_ends_in_an_error_of_the_package(tmp_path: Path, d
     }
     assert {path.parent.name for path in sound} >= {"cluster", "topics", "others"}
     texts = {path: data for path, data in sound.items() if data.startswith(b"{")}
+    shutil.copytree(home, tmp_path / "kept")
+    count = 0
 
     def one(rng: random.Random) -> None:
+        nonlocal count
+        count += 1
+        if count % 50 == 0:  # else each round reads what all before it have appended
+            shutil.rmtree(home)
+            shutil.copytree(tmp_path / "kept", home)
         path = rng.choice([*texts])
         value = json.loads(texts[path])
         holder, key = rng.choice([*_places(value)])
