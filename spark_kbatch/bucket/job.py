@@ -120,7 +120,7 @@ class BucketJob(WholeJob):
         with closing(self._ledger()) as ledger:
             with ledger.state(max_age_ms=_COMMIT_AGE_MAX_MS) as state:
                 before = attempt and state.queries.get(attempt.id)
-                if attempt and attempt.is_repetition(state.last_kept):
+                if attempt and attempt.is_repetition(state.last_kept(attempt.id)):
                     return
             ids = self.topics.create(BucketCatalog(lambda: ledger), staged)
             replaced, named = "", self.topics.named
@@ -142,7 +142,11 @@ class BucketJob(WholeJob):
             def propose(state: LedgerState) -> Content | None:
                 last = attempt and state.queries.get(attempt.id)
                 # Others may have been faster. If not, the answer is the same, and is logged already.
-                if attempt and last != before and attempt.is_repetition(state.last_kept):
+                if (
+                    attempt
+                    and last != before
+                    and attempt.is_repetition(state.last_kept(attempt.id))
+                ):
                     return None
                 return LedgerCommit(
                     _with_offsets(state, stretches, names),

@@ -34,6 +34,10 @@ class FolderCatalog(OwnCatalog):
         """Return a topic; None if there is none."""
         return self._parts.metadata.topics.find(name)
 
+    def why_lost(self, name: str) -> str:
+        """Return why a topic's records are there without its file; empty if they are not."""
+        return self._parts.metadata.topics.why_lost(name)
+
     def plan(
         self,
         name: str,

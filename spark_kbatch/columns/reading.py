@@ -199,7 +199,7 @@ def _pinned_column(
 
 def _pinned_avro(column: ColumnOptions, options: ValueOptions, wanted: Wanted | None) -> PinnedAvro:
     from spark_kbatch.columns.schemas import chosen_schema, new_versions  # noqa: PLC0415
-    from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  imports urllib3
+    from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  loads the registry's client
     from spark_kbatch.values.layout import wanted_fields  # noqa: PLC0415
 
     reader = chosen_schema(column, options.registry)
@@ -304,7 +304,7 @@ class NewSchemas:
         now_ms = self._monotonic_ms()
         if self._registry is not None and now_ms - self._asked_at_ms >= _MINUTE_MS:
             from spark_kbatch.columns.schemas import new_versions  # noqa: PLC0415
-            from spark_kbatch.registry.known import hasty_registry_of  # noqa: PLC0415  imports urllib3
+            from spark_kbatch.registry.known import hasty_registry_of  # noqa: PLC0415  loads the registry's client
 
             self._asked_at_ms = now_ms
             for column in self._columns:

@@ -231,7 +231,7 @@ def new_versions(
     versions = {one.version for one in known}
     size = sum(map(_size, known))
     found: list[RegisteredSchema] = []
-    wanted = [one for one in reversed(numbers) if one > after and one not in versions]
+    wanted = sorted({one for one in numbers if one > after} - versions, reverse=True)
     for number in wanted[:_VERSIONS_MAX]:
         try:
             schema = registry.version(subject, number)
@@ -241,7 +241,7 @@ def new_versions(
         if size > _KNOWN_MAX:
             break
         found.append(schema)
-    return found, max(numbers, default=after)
+    return found, max([after, *numbers])
 
 
 def _size(schema: RegisteredSchema) -> int:

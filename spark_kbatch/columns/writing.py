@@ -126,7 +126,7 @@ def written_columns(
         return NOTHING_ENCODED
     if is_micro_batch:
         ensure_goes_with_streams(options)
-    from spark_kbatch.columns.schemas import schema_to_write  # noqa: PLC0415  imports urllib3
+    from spark_kbatch.columns.schemas import schema_to_write  # noqa: PLC0415  loads the registry's client
 
     columns = []
     for one in options.encoded:

@@ -509,7 +509,7 @@ class Coordinator:
             raise _is_taken(name, by_mirror=not is_mirror)
         if job.attempt is None:
             return sequence <= last.sequence
-        return job.attempt.is_repetition(lambda _: last.kept)
+        return job.attempt.is_repetition(last.kept)
 
     def _remove_deleted_topics(self) -> None:
         """Remove files of deleted topics; failures are logged, and tried again later."""

@@ -112,9 +112,8 @@ class TopicsLookedUp:
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return a topic's partitions, in order; raises UnknownTopicOrPartitionError."""
-        found = self._topics.partitions(topic)
-        self.existing_topics([topic])
-        return found
+        found = self.existing_topics([topic]).get(topic)  # the id and the partitions of one topic
+        return list(found.partitions) if found else self._topics.partitions(topic)
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
         """Return views of these partitions' logs, all as of one moment."""

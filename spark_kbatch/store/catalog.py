@@ -155,6 +155,10 @@ class OwnCatalog(Protocol):
         """Return a topic for a producer; raises as `topic`."""
         return self.topic(name)
 
+    def why_lost(self, name: str) -> str:
+        """Return why a topic's logs are there without it, so that none may be created; empty if they are not."""
+        return ""
+
     def finder(self, *, create: bool) -> Callable[[str], Topic]:
         """Return what finds topics for one producer, and with `create` creates those that do not exist.
 
@@ -167,7 +171,7 @@ class OwnCatalog(Protocol):
             try:
                 topic = self.topic_to_write(name)
             except UnknownTopicOrPartitionError:
-                if not create or name in known:
+                if not create or name in known or self.why_lost(name):
                     raise
                 topic = self.create_topic(
                     name,

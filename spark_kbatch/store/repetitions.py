@@ -192,16 +192,16 @@ class Attempt(NamedTuple):
             name,
         )
 
-    def is_repetition(self, last_of: Callable[[str], LastKept]) -> bool:
+    def is_repetition(self, kept: LastKept) -> bool:
         """Return True if it is skipped, False if it is written; logs what is not as usual.
 
         Args:
-            last_of: returns the last commit of an id.
+            kept: of the last commit of its id.
 
         Raises:
             CommitError: it is no repetition, and may not follow either.
         """
-        number, last = last_of(self.id)
+        number, last = kept
         wanted, is_above = self.resolution, self.number > number
         why = "" if is_above else self._why_other(number, last)
         if why and (wanted is None or wanted[1:] != (self.id, self.number)):

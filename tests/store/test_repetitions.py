@@ -554,9 +554,9 @@ def test_the_history_tells_a_repetition_by_its_rows_in_each_topic(count: int) ->
 
     task = Task([(f"topic-{n}", 2, 7, 9) for n in range(count)])
     mine = Attempt("q", 1, Evidence.of_tasks([task], "topic-0" if count == 1 else None), None)
-    assert mine.is_repetition(lambda _: (1, Evidence.of_commit(commit(2))))
+    assert mine.is_repetition((1, Evidence.of_commit(commit(2))))
     with pytest.raises(CommitError, match="its topic or its rows differ"):
-        mine.is_repetition(lambda _: (1, Evidence.of_commit(commit(3))))
+        mine.is_repetition((1, Evidence.of_commit(commit(3))))
 
 
 # What of a checkpoint is believed.
