@@ -102,6 +102,15 @@ def test_a_read_of_a_topic_without_its_file_names_the_repair(tmp_path: Path) -> 
     assert f"`kbatch repair {cluster.path}` recreates the file" in str(error.value)
 
 
+def test_a_producer_creates_nothing_over_a_topic_without_its_file(tmp_path: Path) -> None:
+    cluster, _ = a_filled_cluster(tmp_path)
+    file = lose(cluster)
+    with another(cluster).producer() as producer:
+        with pytest.raises(UnknownTopicOrPartitionError, match=r"events\.json is not there, though"):
+            producer.send("events", "v")
+    assert not file.exists()
+
+
 @pytest.mark.parametrize("meanwhile", ["created", "deleted", "removed"])
 def test_a_topic_that_changes_while_it_is_looked_up_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str
