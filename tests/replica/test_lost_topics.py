@@ -106,7 +106,9 @@ def test_a_producer_creates_nothing_over_a_topic_without_its_file(tmp_path: Path
     cluster, _ = a_filled_cluster(tmp_path)
     file = lose(cluster)
     with another(cluster).producer() as producer:
-        with pytest.raises(UnknownTopicOrPartitionError, match=r"events\.json is not there, though"):
+        with pytest.raises(
+            UnknownTopicOrPartitionError, match=r"events\.json is not there, though"
+        ):
             producer.send("events", "v")
     assert not file.exists()
 

@@ -207,7 +207,7 @@ class LongUse:
         def content(state: LedgerState) -> Content:
             heads = state.topics[topic_id].partitions
             stretches = tuple(
-                stretch_of(at, heads[at].next_offset, 0, extents)  # type: ignore[arg-type]
+                stretch_of(at, extents, heads[at].next_offset)  # type: ignore[arg-type]
                 for at, extents in staged.items()
             )
             starts = {at: head.next_offset for at, head in enumerate(heads)}

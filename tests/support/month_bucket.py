@@ -80,7 +80,7 @@ class Month(LongUse):
         def content(state: LedgerState) -> LedgerCommit:
             heads = state.topics[topic_id].partitions
             stretches = [
-                stretch_of(at, heads[at].next_offset, 0, extents)  # type: ignore[arg-type]
+                stretch_of(at, extents, heads[at].next_offset)  # type: ignore[arg-type]
                 for at, extents in staged.items()
             ]
             if with_index:
