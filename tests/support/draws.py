@@ -23,9 +23,10 @@ def many(default: int) -> int:
     return max(1, round(default * _FACTOR))
 
 
-def seeds(default: int) -> range:
-    """Return the seeds where `default` are drawn by default."""
-    return range(FIRST, FIRST + many(default))
+def seeds(default: int, *, after: int = 0) -> range:
+    """Return the seeds where `default` are drawn by default, beyond the first `after` ones, which are always drawn."""
+    first = max(FIRST, after)
+    return range(first, first + many(default))
 
 
 def again(seed: int) -> str:
