@@ -58,6 +58,10 @@ def test_a_factor_of_zero_draws_one_of_each(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert [*draws.seeds(1000)] == [4711]
     assert [*draws.seeds(1000, after=8)] == [4711]
+    assert draws.seconds(60) == 60
+    with pytest.raises(ZeroDivisionError) as raised, draws.naming_first():
+        1 / 0  # noqa: B018
+    assert raised.value.__notes__ == ["KBATCH_SCHEDULES_FIRST=4711"]
 
 
 def test_more_is_drawn_after_what_is_always_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
