@@ -58,7 +58,7 @@ def test_a_factor_of_zero_draws_one_of_each(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert [*draws.seeds(1000)] == [4711]
     assert [*draws.seeds(1000, after=8)] == [4711]
-    assert draws.seconds(60) == 60
+    assert draws.at_least(60) == 60
     with pytest.raises(ZeroDivisionError) as raised, draws.naming_first():
         1 / 0  # noqa: B018
     assert raised.value.__notes__ == ["KBATCH_SCHEDULES_FIRST=4711"]

@@ -51,7 +51,7 @@ from tests.support.small_disk import kbatch, on_small_disk
 from tests.support.store import store_of
 from tests.support.waiting import TIMEOUT_S, until
 
-SECONDS = draws.seconds(60)
+SECONDS = draws.at_least(60)
 DISKS, DISK_SIZE = 3, "256m"
 GOES_ON_WITHIN_S = 30
 # Without a disk that has `__consumer_offsets`, or PATH.

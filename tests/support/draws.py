@@ -31,8 +31,8 @@ def seeds(default: int, *, after: int = 0) -> range:
     return range(first, first + many(default))
 
 
-def seconds(default: int) -> int:
-    """Return how long to work where it is `default` by default: no factor makes it shorter, or too little happens."""
+def at_least(default: int) -> int:
+    """Return how many seconds or records where it is `default` by default: with less, too little happens."""
     return round(default * max(1, _FACTOR))
 
 
