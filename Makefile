@@ -36,8 +36,8 @@ PARALLEL_FUZZ := -n 2 --dist load --maxschedchunk 1
 
 PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
 
-# Notebooks that tests/test_stranger.py runs too, from the wheel.
-SHOWN_TWICE := --deselect tests/test_notebooks.py::test_notebook_runs_and_shows_what_it_is_stored_with
+# Notebooks that tests/test_stranger.py runs too, from the wheel; it installs the newest Spark.
+SHOWN_TWICE := $(if $(SPARK),,--deselect tests/test_notebooks.py::test_notebook_runs_and_shows_what_it_is_stored_with)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-spark soak lowest interop fuzz lint format docs dist stranger bench bench-check bench-bucket bench-kafka notebooks clean java

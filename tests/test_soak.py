@@ -32,9 +32,16 @@ def test_any_other_fails_if_it_asks() -> None:
     [
         ("environ.*HYPOTHESIS_PROFILE", {"support/more_in_soak.py"}),
         ("environ.*KBATCH_SCHEDULES", {"support/draws.py"}),
+        # A seed that failed is drawn alone where all are by the first one.
+        (r"range\(.*draws\.many", set()),
         # The marker of the first is in the file of each test.
         (r"settings\.default|settings\(\)", {
             "record/test_inspection.py", "server/groups/test_model.py",
+            "values/test_against_fastavro.py",
+        }),
+        # What Hypothesis runs within a test has no mark of its own: the first does as much in both, the rest have the marker.
+        (r"\n +@given|TestCase\(\)\.runTest|run_state_machine_as_test", {
+            "log/test_retention.py", "server/groups/test_model.py",
             "values/test_against_fastavro.py",
         }),
     ],
@@ -55,3 +62,15 @@ def test_a_factor_of_zero_draws_one_of_each(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(draws, "FIRST", 4711)
 
     assert [*draws.seeds(1000)] == [4711]
+    assert [*draws.seeds(1000, after=8)] == [4711]
+    assert draws.at_least(60) == 60
+    with pytest.raises(ZeroDivisionError) as raised, draws.naming_first():
+        1 / 0  # noqa: B018
+    assert raised.value.__notes__ == ["KBATCH_SCHEDULES_FIRST=4711"]
+
+
+def test_more_is_drawn_after_what_is_always_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draws, "_FACTOR", 2.0)
+    monkeypatch.setattr(draws, "FIRST", 0)
+
+    assert draws.seeds(3, after=5) == range(5, 11)

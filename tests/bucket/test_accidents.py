@@ -77,8 +77,8 @@ def test_the_table_says_all_that_happens(accidents: Accidents, kind: str) -> Non
 def test_any_byte_of_a_small_object_may_be_wrong(accidents: Accidents, kind: str) -> None:
     """A sum is over all of them: every fifth is tried, or each if five times as much is drawn."""
     name = min(accidents.by_kind[kind], key=lambda one: len(accidents.content(one)))
-    data = accidents.content(name)
-    for at in range(0, len(data), max(1, 5 // draws.many(1))):
+    data, stride = accidents.content(name), max(1, 5 // draws.many(1))
+    for at in range(0, len(data), stride):
         used, kept = accidents.used(name, flipped(data, at))
         assert used in TABLE[kind][0]
         assert used == "stop" or kept == accidents.all

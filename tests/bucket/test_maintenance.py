@@ -830,7 +830,7 @@ def test_a_year_at_a_commit_each_fifty_minutes() -> None:
 
 
 @pytest.mark.slow
-def test_ten_days_at_eight_tasks_each_minute() -> None:
+def test_ten_days_at_eight_tasks_each_fifty_seconds() -> None:
     """There are 14,000 extents at a time, so that merges of each size come."""
     use = LongUse(
         every_ms=50_000 // draws.many(1),

@@ -408,7 +408,7 @@ CASES: dict[str, list[tuple[Callable[[Path], Others], Callable[[Others], tuple[s
     ],
     "a write in Spark's mode `overwrite`": [(in_folder, overwrite), (in_bucket, overwrite)],
 }
-# With several disks, one of which is lost: in tests/replica and tests/cluster/test_kept_disks.py.
+# With several disks, one of which is lost: in tests/replica and tests/cluster.
 TESTED_ELSEWHERE = {"`log-dirs --elect-unclean`, `--replace --unclean`, `--restore --without-node`"}
 
 

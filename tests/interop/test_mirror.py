@@ -1,14 +1,11 @@
 """Mirrors between a folder and a real broker, killed again and again: each record once, in order.
 
 What is in the broker is read by librdkafka, with records of transactions that were committed.
-
-KBATCH_MIRROR_RECORDS   how many; there have to be more than the killed processes copy, which take ten steps each
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 import time
 from collections.abc import Iterable, Iterator
@@ -22,7 +19,7 @@ from confluent_kafka import TopicPartition as Place
 
 import spark_kbatch
 from spark_kbatch.model import CODECS, TopicPartition
-from tests.support import builders, kafka_topics
+from tests.support import builders, draws, kafka_topics
 from tests.support.kafka import Broker, Kafka
 from tests.support.kafka_clients import consumer
 from tests.support.killed_mirror import killed_runs
@@ -32,7 +29,7 @@ from tests.support.store import reader_of
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 PARTITIONS = 4
-RECORDS = int(os.environ.get("KBATCH_MIRROR_RECORDS", "700000"))
+RECORDS = draws.at_least(700_000)  # more than the killed processes copy, which take ten steps each
 BATCH_RECORDS = 500
 KILLS = 30
 TIMEOUT_S = 600

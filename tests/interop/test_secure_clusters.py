@@ -18,7 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 import spark_kbatch
 from spark_kbatch.errors import KBatchError
 from tests.support.kafka_clients import Address, read
-from tests.support.secret_jobs import EXCEPTION, Job, ensure_in_no_text, for_spark, run_jobs
+from tests.support.secret_jobs import (
+    EXCEPTION,
+    JOB_ROWS,
+    Job,
+    ensure_in_no_text,
+    for_spark,
+    run_jobs,
+)
 from tests.support.secure_broker import WAYS, SecureBroker
 
 pytestmark = pytest.mark.interop
@@ -150,7 +157,7 @@ def strangers_client(secured: SecureBroker) -> Mapping[str, str]:
 
 WRONG = "wr0ng-passw0rd"
 # A lost connection may be a broker that restarts: these are retried, so a test that waits for the end gives a time.
-SOON = {"default.api.timeout.ms": "1500"}
+SOON = {"default.api.timeout.ms": "3000"}
 
 REFUSALS = {
     "unknown-authority": Refusal(
@@ -283,7 +290,11 @@ def test_no_secret_is_in_anything_that_jobs_leave(
         options = for_spark(secured.servers(refusal.listener), refusal.options(secured))
         jobs.append(Job(name, f"plain-{topic}"[:200], options))
     printed, texts = run_jobs(jobs, tmp_path)
-    # What was to be seen is there, so what is searched is what was written.
+    # What was to be seen is there, so what is searched is what was written. Each way in has copied its rows.
+    for job in jobs[: len(WAYS)]:
+        copies = stored(secured, "to-" + job.topic)
+        copied = [int(value) for values in copies.values() for value in values]
+        assert sorted(copied) == [*range(JOB_ROWS)], job.name
     assert printed.count(EXCEPTION) == 3 * len(jobs[-3:])
     assert printed.count("== Physical Plan ==") >= len(WAYS)
     events = [text for path, text in texts.items() if "events" in path.parts]

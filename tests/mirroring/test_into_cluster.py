@@ -447,7 +447,7 @@ def run_until_it_dies(
     return True
 
 
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 2 + draws.many(8)))]
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in draws.seeds(8, after=2))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

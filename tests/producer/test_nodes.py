@@ -109,7 +109,7 @@ def test_each_node_is_sent_what_it_leads_in_turn(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5, 5 + draws.many(60)))
+@pytest.mark.parametrize("seed", draws.seeds(60, after=5))
 def test_each_node_is_sent_what_it_leads_in_turn_for_many_seeds(seed: int) -> None:
     check_accumulator(seed)
 
@@ -196,7 +196,7 @@ def test_each_record_is_written_once_and_in_order_whatever_brokers_do(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6, 6 + draws.many(40)))
+@pytest.mark.parametrize("seed", draws.seeds(40, after=6))
 def test_each_record_is_written_once_for_many_seeds(tmp_path: Path, seed: int) -> None:
     check_run(tmp_path, seed)
 

@@ -734,4 +734,4 @@ def test_a_killed_producer_leaves_what_it_acknowledged_once(cluster: spark_kbatc
 def test_many_killed_producers_leave_what_they_acknowledged_once(
     cluster: spark_kbatch.Cluster,
 ) -> None:
-    check_killed_producers(cluster, range(draws.many(20)))
+    check_killed_producers(cluster, draws.seeds(20))

@@ -190,7 +190,7 @@ def test_what_is_acknowledged_is_in_the_log_as_sent_and_nothing_else(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6, 6 + draws.many(60)))
+@pytest.mark.parametrize("seed", draws.seeds(60, after=6))
 def test_so_it_is_for_many_seeds(cluster: spark_kbatch.Cluster, seed: int) -> None:
     check_run(cluster, seed)
 

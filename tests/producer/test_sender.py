@@ -263,7 +263,7 @@ def test_futures_tell_the_truth_whatever_becomes_of_requests(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(draws.many(60)))
+@pytest.mark.parametrize("seed", draws.seeds(60))
 def test_futures_tell_the_truth_for_many_seeds(tmp_path: Path, seed: int) -> None:
     check_run(tmp_path, seed, idempotent=seed % 4 > 0)
 

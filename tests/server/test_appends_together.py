@@ -245,7 +245,7 @@ def test_whatever_waits_is_answered_and_stored_as_one_after_the_other(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("seed", range(8, 8 + draws.many(40)))
+@pytest.mark.parametrize("seed", draws.seeds(40, after=8))
 def test_whatever_waits_is_answered_as_one_after_the_other_for_many_seeds(
     tmp_path: Path, config: dict[str, object], seed: int
 ) -> None:

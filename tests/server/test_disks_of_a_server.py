@@ -11,6 +11,8 @@ and processes are killed. Whatever happens:
 
 And while at most one disk is away everyone goes on, as they do when all are back.
 
+`tests.support.draws` has how long, and the seed, which a failure names.
+
 KBATCH_DISKS_KEEP  a folder for what is left of a run that failed
 """
 
@@ -49,7 +51,7 @@ from tests.support.small_disk import kbatch, on_small_disk
 from tests.support.store import store_of
 from tests.support.waiting import TIMEOUT_S, until
 
-SECONDS = draws.many(60)
+SECONDS = draws.at_least(60)
 DISKS, DISK_SIZE = 3, "256m"
 GOES_ON_WITHIN_S = 30
 # Without a disk that has `__consumer_offsets`, or PATH.
@@ -530,5 +532,6 @@ def use_disks(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@draws.naming_first()
 def test_disks_that_come_and_go_beside_a_server_lose_and_double_nothing(tmp_path: Path) -> None:
     on_small_disk(use_disks, tmp_path, size="1g", timeout_s=5 * SECONDS + 300)

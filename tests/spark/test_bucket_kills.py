@@ -102,6 +102,7 @@ def test_writes_to_a_bucket_survive_random_kills(
     assert set(micro_batches_of(work.url).values()) == {1}
 
 
+@draws.naming_first()
 def test_a_micro_batch_whose_driver_died_before_it_knew_is_repeated_and_skipped(
     tmp_path: Path, server: ObjectServer, proxy: StoreProxy, drivers: Drivers
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_micro_batch_whose_driver_died_before_it_knew_is_repeated_and_skipped(
     assert drivers.printed().count("skipping duplicate transaction") >= 1
 
 
+@draws.naming_first()
 def test_a_stream_between_topics_of_a_bucket_copies_each_record_once(
     tmp_path: Path, server: ObjectServer, proxy: StoreProxy, drivers: Drivers
 ) -> None:

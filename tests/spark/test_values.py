@@ -1,6 +1,6 @@
 """Values as columns through Spark: few tests run a job; most do what Spark's processes do, without a session.
 
-What each kind of record becomes is in `tests/opening/test_values.py`: rows are made in one place.
+What each kind of record becomes is in `tests/columns/test_values.py`: rows are made in one place.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from tests.support.faults import CAN_BE_TORN, Fault, Killed, SimulatedProcess
 Work = Callable[[SimulatedProcess], object]
 
 STRIDE = 10
-EVERY_STEP = range(1, 1 + draws.many(STRIDE))
+EVERY_STEP = draws.seeds(STRIDE, after=1)
 T = TypeVar("T")
 
 

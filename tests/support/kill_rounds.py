@@ -1,6 +1,6 @@
 """Rounds of random kills: their number, their work, and what must be true of the topic at any time.
 
-`tests.support.draws` says how to run more rounds, and how to repeat one; before a release, KBATCH_SCHEDULES=33.
+`tests.support.draws` says how to run more rounds, and how to repeat one.
 
 A round always has the same work, the same failing tasks and the same kinds of kills; which step a kill
 hits depends on the machine.

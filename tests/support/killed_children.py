@@ -63,8 +63,5 @@ def lines(notes: Path) -> list[str]:
 @contextlib.contextmanager
 def kills(default: int) -> Iterator[int]:
     """Yield the number of kills to do; a failure names the seed."""
-    try:
+    with draws.naming_first():
         yield draws.many(default)
-    except BaseException as error:
-        error.add_note(f"KBATCH_SCHEDULES_FIRST={draws.FIRST}")
-        raise

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import is_hypothesis_test
 
 MARKER = "more_in_soak"
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "tests")
@@ -29,7 +28,7 @@ def is_soak() -> bool:
 
 def mark(item: pytest.Item) -> None:
     """Mark a test of a property."""
-    if is_hypothesis_test(getattr(item, "obj", None)):
+    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
         item.add_marker(MARKER)
 
 

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from tests.conftest import REPOSITORY, spark_builder
 
 EXCEPTION = "== an exception =="
+JOB_ROWS = 10
 
 
 class Job(NamedTuple):
@@ -88,8 +89,8 @@ def show(
 
 
 def write(spark: SparkSession, job: Job, folder: Path) -> None:
-    """Write a few rows."""
-    frame = spark.range(10).selectExpr("CAST(id AS STRING) AS value")
+    """Write numbered rows."""
+    frame = spark.range(JOB_ROWS).selectExpr("CAST(id AS STRING) AS value")
     frame.write.format("kbatch").mode("append").options(**job.options, topic=job.topic).save()
 
 
