@@ -10,6 +10,7 @@ Module by module:
     planning        which partitions to read, from where to where; what if records are gone
     splits          large ranges, divided among tasks
     reading         the records of one range, and as rows, in Spark and without
+    rows            the columns of rows: what keys and values become, and an error or null
     stream_planner  start and end of the next micro-batch, while topics come and go; its checkpoint
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetReaderAdmin.scala, KafkaDataConsumer.scala.
