@@ -21,8 +21,7 @@ from spark_kbatch.log.steps import expiring_ms
 from tests.support import more_in_soak
 from tests.support.failing_disks import Clock, Disks
 
-BEFORE_4_2 = pyspark.__version__.startswith(("4.0.", "4.1."))
-PLANS_EACH_SCAN = pyspark.__version__.startswith("4.0.")  # later ones plan once for each `load()`
+SPARK = tuple(map(int, pyspark.__version__.split(".")[:2]))
 REPOSITORY = Path(__file__).resolve().parent.parent
 # It ends before the optimizing compiler pays off: 22 s of CPU instead of 36 s for six small jobs.
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -55,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # As a shell starts what runs in the background; the commands that tests interrupt would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if BEFORE_4_2:
+    if SPARK < (4, 2):
         # Their client drops sockets to the JVM without closing them.
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
 

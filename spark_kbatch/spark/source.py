@@ -130,9 +130,7 @@ class KBatchDataSource(DataSource):
         """Return a batch reader of the schema's columns."""
         options = parse_read_options(self.options)
         columns = self._columns_of(schema, options)
-        return KBatchReader(
-            with_absolute_path(options), schema.fieldNames(), columns, self._load
-        )
+        return KBatchReader(with_absolute_path(options), schema.fieldNames(), columns, self._load)
 
     def streamReader(self, schema: StructType) -> KBatchStreamReader | FailedStreamReader:
         """Return a stream reader of the schema's columns, or for bad options one that raises later."""

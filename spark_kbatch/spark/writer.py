@@ -71,7 +71,9 @@ try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 except ImportError:  # before 4.1, whose tasks hand Arrow batches to any writer that is one of Arrow
 
-    class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[no-redef]
+    class DataSourceStreamArrowWriter(  # type: ignore[no-redef,misc]
+        DataSourceStreamWriter, DataSourceArrowWriter
+    ):
         """Stand-in for Spark's writer of a micro-batch's Arrow batches."""
 
 

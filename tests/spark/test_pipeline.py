@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.conftest import BEFORE_4_2
+from tests.conftest import SPARK
 from tests.support import pipeline
 from tests.support.standalone import standalone
 
@@ -53,7 +53,7 @@ def assert_report_is_right(
 
     Before Spark 4.2 the first micro-batch has all the records, and the windows end in the next one.
     """
-    if BEFORE_4_2 and kill_after is not None:
+    if SPARK < (4, 2) and kill_after is not None:
         kill_after = 0
     source = folder / "input"
     source.mkdir()

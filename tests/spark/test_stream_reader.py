@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -22,12 +21,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_kbatch
 from spark_kbatch import Cluster
+from tests.conftest import SPARK
 from tests.support.log_histories import History
 
 pytestmark = pytest.mark.spark
 
 # Whether Spark passes the query's current offset and limits to a source.
-TELLS_WHERE_IT_IS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
+TELLS_WHERE_IT_IS = SPARK >= (4, 2)
 DEADLINE_S = 120
 
 
