@@ -8,9 +8,9 @@ INSTALLED := $(VENV)/.installed
 JAVA := $(VENV)/.java-home
 
 # Which Spark to install; by default the newest. Another version goes into an environment of its own:
-# make test VENV=.venv-4.1 SPARK='==4.1.*'
+# make test VENV=.venv-4.0 SPARK='==4.0.*'
 SPARK :=
-OLDEST := VENV=.venv-4.1 SPARK='==4.1.*'
+OLDER := 4.0 4.1
 
 LOWEST := .venv-lowest
 LOWEST_TESTS := tests/record tests/log tests/producer tests/options tests/cli tests/registry tests/values tests/bucket
@@ -58,9 +58,9 @@ test-fast: $(INSTALLED) ## Run the tests that are not slow and need no Spark
 test-spark: java $(INSTALLED) ## Run the tests that need Spark and are not slow
 	$(PYTEST) $(PARALLEL) -m 'spark and not slow and not interop'
 
-soak: java $(INSTALLED) ## Run the slow tests, those that do more here than in `test`, and what `test` has with Spark on 4.1
+soak: java $(INSTALLED) ## Run the slow tests, those that do more here than in `test`, and what `test` has with Spark on 4.0 and 4.1
 	HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) -m '(slow or more_in_soak) and not interop' $(SHOWN_TWICE)
-	$(MAKE) $(OLDEST) test-spark
+	set -e; for version in $(OLDER); do $(MAKE) VENV=.venv-$$version SPARK="==$$version.*" test-spark; done
 
 lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest versions that pyproject.toml accepts
 	mkdir -p build

@@ -5,7 +5,8 @@
     orders = df.select(from_avro("payload", registry="https://registry:8081", subject="orders-value").alias("order"))
 
 For topics, the option `value.format` does the same in reads and writes of `format("kbatch")`, and its errors name
-topic, partition and offset. docs/values.md describes both.
+topic, partition and offset. docs/values.md describes both. The functions need Spark 4.1 or newer, and raise ImportError
+with another; docs/compatibility.md shows what works there.
 """
 
 from __future__ import annotations

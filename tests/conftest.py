@@ -21,7 +21,7 @@ from spark_kbatch.log.steps import expiring_ms
 from tests.support import more_in_soak
 from tests.support.failing_disks import Clock, Disks
 
-SPARK_4_1 = pyspark.__version__.startswith("4.1.")
+SPARK = tuple(map(int, pyspark.__version__.split(".")[:2]))
 REPOSITORY = Path(__file__).resolve().parent.parent
 # It ends before the optimizing compiler pays off: 22 s of CPU instead of 36 s for six small jobs.
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -54,8 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # As a shell starts what runs in the background; the commands that tests interrupt would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if SPARK_4_1:
-        # Its client drops sockets to the JVM without closing them.
+    if SPARK < (4, 2):
+        # Their client drops sockets to the JVM without closing them.
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
 
 

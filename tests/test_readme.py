@@ -21,7 +21,7 @@ import pytest
 from spark_kbatch.cli.main import cli
 from spark_kbatch.cli.parameters import parse_properties
 from spark_kbatch.options.remote import parse_cluster_options
-from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK
+from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK, SPARK
 from tests.support.generated_docs import DOCS, GENERATED, section
 
 README = REPOSITORY / "README.md"
@@ -89,6 +89,7 @@ def test_python_blocks_run_as_pasted_and_print_what_the_pages_show(tmp_path: Pat
     found = {
         str(page.relative_to(REPOSITORY)): examples(page.read_text(encoding="utf-8"))
         for page in PAGES
+        if SPARK >= (4, 1) or page.name != "values.md"  # it shows functions of columns
     }
     assert found["README.md"]
     blocks = {page: [example.code for example in shown] for page, shown in found.items()}

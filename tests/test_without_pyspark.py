@@ -71,11 +71,11 @@ def test_the_demo_says_what_to_install_in_one_line(tmp_path: Path) -> None:
 
 
 def test_an_old_pyspark_is_named_with_the_version_that_is_needed(tmp_path: Path) -> None:
-    old = "sys.modules['pyspark'] = type(sys)('pyspark'); sys.modules['pyspark'].__version__ = '4.0.1'\n"
+    old = "sys.modules['pyspark'] = type(sys)('pyspark'); sys.modules['pyspark'].__version__ = '3.5.8'\n"
     done = run(old + "import spark_kbatch; spark_kbatch.register(None)", folder=tmp_path)
 
     last_line = done.stderr.splitlines()[-1]
     assert last_line.startswith(
-        "ImportError: PySpark 4.0.1 is installed; the Spark data source needs 4.1"
+        "ImportError: PySpark 3.5.8 is installed; the Spark data source needs 4.0"
     )
     assert last_line in (REPOSITORY / "docs" / "compatibility.md").read_text(encoding="utf-8")

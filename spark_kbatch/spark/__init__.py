@@ -27,10 +27,10 @@ except ModuleNotFoundError as error:
         name="pyspark",
     ) from None
 
-if tuple(int(number) for number in pyspark.__version__.split(".")[:2]) < (4, 1):
+if tuple(int(number) for number in pyspark.__version__.split(".")[:2]) < (4, 0):
     raise ImportError(
-        f"PySpark {pyspark.__version__} is installed; the Spark data source needs 4.1 or newer, because "
-        "earlier versions write no Arrow batches: pip install 'pyspark[sql]>=4.1'"
+        f"PySpark {pyspark.__version__} is installed; the Spark data source needs 4.0 or newer, because "
+        "earlier versions have no data sources written in Python: pip install 'pyspark[sql]>=4.0'"
     )
 
 from spark_kbatch.spark import process

@@ -8,13 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import Column
-from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # its stubs lack it
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import BinaryType
 
 from spark_kbatch.columns.functions import DecodedColumnOfBytes, EncodedColumn
 from spark_kbatch.spark.process import briefly, freeze_modules
+
+try:
+    from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # its stubs lack it
+except ImportError:
+    raise ImportError(
+        f"PySpark {pyspark.__version__} is installed; from_avro and to_avro need 4.1 or newer, because "
+        "earlier versions have no functions over Arrow arrays. For a topic's keys and values, the options "
+        "key.format and value.format do the same; for other columns call spark_kbatch.decode_values or "
+        "encode_values in DataFrame.mapInArrow"
+    ) from None
 
 
 def decode(column: Column | str, decoded: DecodedColumnOfBytes) -> Column:

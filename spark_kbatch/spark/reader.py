@@ -4,7 +4,8 @@ For a batch, Spark plans once per `load()` and reuses the plan in every later ac
 and `latest` travel inside the partitions and are resolved by the tasks: the first task of an action
 resolves all partitions of the load, and the others use its answer. In a broker's log directory, and
 in a real cluster, each task resolves its own: there a task that is run again may see more than
-before.
+before. Spark 4.0 plans each scan. The scans of one action still agree, as they have the id of their
+`load()`; only where partitions were added between two plans, each has an answer of its own.
 
 For a stream, Spark asks one reader, which lives as long as a run of the query, for offsets and
 plans. Tasks read through copies, which know nothing but their partition. An error in the options is
@@ -20,6 +21,7 @@ Source: Spark connector/kafka-0-10-sql/.../KafkaMicroBatchStream.scala.
 from __future__ import annotations
 
 import functools
+import hashlib
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,26 +44,32 @@ if TYPE_CHECKING:
 
 @dataclass
 class RangePartition(InputPartition):
-    """Spark input partition with the ranges of offsets that one task reads, and its plan's id."""
+    """Spark input partition with the ranges of offsets that one task reads, and its plan's id.
 
-    load: str
+    Plans of one `load()` that cover the same partitions share the id.
+    """
+
+    plan: str
     pieces: tuple[Piece, ...]
 
 
 class KBatchReader(DataSourceReader):
     """Spark batch reader for the requested columns of Spark's Kafka row."""
 
-    def __init__(self, options: ReadOptions, columns: list[str], pinned: PinnedColumns) -> None:
+    def __init__(
+        self, options: ReadOptions, columns: list[str], pinned: PinnedColumns, load: str = ""
+    ) -> None:
+        # The id of the `load()` that is read, by default of one that no other reader has.
         self._options, self._columns, self._pinned = options, columns, pinned
+        self._load = load or uuid.uuid4().hex
 
     @briefly
     def partitions(self) -> list[InputPartition]:
         """Return an input partition for each task of the read's plan."""
-        load = uuid.uuid4().hex
-        return [
-            RangePartition(load, pieces)
-            for pieces in open_topics(self._options).plan(self._options)
-        ]
+        tasks = open_topics(self._options).plan(self._options)
+        covered = sorted({(p.planned.topic_partition, p.topic_id) for task in tasks for p in task})
+        digest = hashlib.sha256(repr(covered).encode()).hexdigest()[:16]
+        return [RangePartition(f"{self._load}-{digest}", pieces) for pieces in tasks]
 
     @briefly
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -70,7 +78,7 @@ class KBatchReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return
         freeze_modules()
-        action = f"{partition.load}-{_action()}"
+        action = f"{partition.plan}-{_action()}"
         reader = open_topics(self._options)
         typed = self._pinned.typed(names=self._columns)
         yield from reader.read_task(partition.pieces, self._columns, self._options, action, typed)

@@ -25,6 +25,7 @@ import re
 import shutil
 import subprocess
 import sys
+import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -96,6 +97,7 @@ class KBatchDataSource(DataSource):
     @briefly
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
+        self._load = uuid.uuid4().hex  # travels to each process that plans a scan of one `load()`
         # A catalog table's options arrive only when it is created, with keys that only tables have; when
         # it is read or written there are none.
         if not options or not _TABLE_KEYS.isdisjoint(key.lower() for key in options):
@@ -128,7 +130,7 @@ class KBatchDataSource(DataSource):
         """Return a batch reader of the schema's columns."""
         options = parse_read_options(self.options)
         columns = self._columns_of(schema, options)
-        return KBatchReader(with_absolute_path(options), schema.fieldNames(), columns)
+        return KBatchReader(with_absolute_path(options), schema.fieldNames(), columns, self._load)
 
     def streamReader(self, schema: StructType) -> KBatchStreamReader | FailedStreamReader:
         """Return a stream reader of the schema's columns, or for bad options one that raises later."""

@@ -42,7 +42,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
+    DataSourceStreamWriter,
     WriterCommitMessage,
 )
 from pyspark.sql.pandas.types import to_arrow_type
@@ -66,6 +66,15 @@ from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.spark.process import briefly, freeze_modules
 from spark_kbatch.store.job import WriteJob
 from spark_kbatch.store.repetitions import UNREAD, PlannedOffsets
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:  # before 4.1, whose tasks hand Arrow batches to any writer that is one of Arrow
+
+    class DataSourceStreamArrowWriter(  # type: ignore[no-redef,misc]
+        DataSourceStreamWriter, DataSourceArrowWriter
+    ):
+        """Stand-in for Spark's writer of a micro-batch's Arrow batches."""
 
 
 def ensure_writable(

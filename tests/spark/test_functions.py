@@ -17,11 +17,15 @@ from pyspark.sql.functions import lit, struct
 from spark_kbatch.functions import from_avro, to_avro
 from spark_kbatch.registry.folder import FolderRegistry
 from spark_kbatch.registry.schemas import Schema
+from tests.conftest import SPARK
 from tests.support import avro
 from tests.support.avro import framed, parsed
 from tests.support.orders import FIRST, SECOND, SECOND_TYPE
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(SPARK < (4, 1), reason="Spark 4.0 has no UDFs over Arrow arrays"),
+]
 
 
 @pytest.fixture

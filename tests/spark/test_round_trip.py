@@ -32,8 +32,8 @@ from spark_kbatch.model import LONG_MAX
 from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.source import ROW_SCHEMA
-from spark_kbatch.spark.writer import KBatchWriter
-from tests.conftest import SPARK_4_1, few
+from spark_kbatch.spark.writer import IN_UTC, KBatchWriter
+from tests.conftest import few
 from tests.support import builders, frames
 from tests.support.frames import frame_of, kafkas_partition, load, records, values
 from tests.support.reference import Record
@@ -538,9 +538,7 @@ def test_rows_and_offsets_equal_those_of_the_plain_python_reader(
 ) -> None:
     with spark_kbatch.open(str(written)) as cluster:
         found = cluster.read("t").read_all()
-    # Spark 4.1 has no such argument, and takes UTC.
-    timezone = {} if SPARK_4_1 else {"timezone": "UTC"}
-    assert found.schema == to_arrow_schema(ROW_SCHEMA, **timezone)
+    assert found.schema == to_arrow_schema(ROW_SCHEMA, **IN_UTC)
     assert found.column("partition").to_pylist() == sorted(found.column("partition").to_pylist())
     times_ms = found.column("timestamp").cast(pa.int64()).to_numpy() // 1000
     assert [

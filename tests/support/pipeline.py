@@ -5,7 +5,7 @@
     topic `hours` -> FOLDER/report    a batch: the hours' sums by channel, as JSON
 
 Both topics are in FOLDER/cluster; the stream's checkpoint is FOLDER/checkpoint.
-Its micro-batches have RECORDS records; on Spark 4.1 the first has all of them.
+Its micro-batches have RECORDS records; before Spark 4.2 the first has all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
-SPARK_4_1 = pyspark.__version__.startswith("4.1.")
+BEFORE_4_2 = pyspark.__version__.startswith(("4.0.", "4.1."))
 EDIT = "time timestamp, channel string, page string, added long"
 HOUR = "channel string, hour timestamp, edits long, added long"
 WATERMARK = "2 hours"  # a record may be this much older than the newest one
@@ -53,7 +53,7 @@ def sum_up_hours(spark: SparkSession, cluster: Path, checkpoint: Path, records: 
     )
     # Before Spark 4.2 such a run is one micro-batch, after which no window ends.
     trigger: dict[str, Any] = (
-        {"processingTime": "0 seconds"} if SPARK_4_1 else {"availableNow": True}
+        {"processingTime": "0 seconds"} if BEFORE_4_2 else {"availableNow": True}
     )
     query = (
         hours.select(F.col("channel").alias("key"), F.to_json(F.struct("*")).alias("value"))
@@ -64,7 +64,7 @@ def sum_up_hours(spark: SparkSession, cluster: Path, checkpoint: Path, records: 
         .trigger(**trigger)
         .start(str(cluster))
     )
-    if SPARK_4_1:
+    if BEFORE_4_2:
         query.processAllAvailable()
         query.stop()
     query.awaitTermination()
