@@ -87,6 +87,10 @@ class RemoteView:
         del start_offset, end_offset, piece_bytes
         return []
 
+    def bytes_between(self, start_offset: int, end_offset: int) -> None:
+        """Return None, as a cluster does not tell sizes by offset."""
+        del start_offset, end_offset
+
 
 class RemoteSource(PartitionsApart):
     """The topics, offsets and records of a real cluster, for reads; leases a client for each call.

@@ -35,6 +35,9 @@ class LogView(Protocol):
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
         """Return offsets that split [start_offset, end_offset) into pieces of about that size."""
 
+    def bytes_between(self, start_offset: int, end_offset: int) -> int | None:
+        """Return about how many bytes of log [start_offset, end_offset) has; None if nothing tells."""
+
 
 class FoundTopic(NamedTuple):
     """A topic that exists: its id, empty if it has none, and its partitions, in order."""

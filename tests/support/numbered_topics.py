@@ -41,6 +41,10 @@ class ALog:
         size = end_offset - start_offset
         return [start_offset + size * piece // pieces for piece in range(1, pieces)]
 
+    def bytes_between(self, start_offset: int, end_offset: int) -> int:
+        """Count a million bytes for each record."""
+        return max(end_offset - start_offset, 0) * 1_000_000
+
 
 class TopicsInMemory:
     """Topics as planning sees them; counts how often it looks at logs."""
