@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_kbatch.errors import UnknownTopicOrPartitionError
-from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
+from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, OffsetRange, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.store.source import FoundTopic
 
@@ -79,6 +79,10 @@ class TopicsInMemory:
         """Return nothing: no commit has overwritten anything."""
         return ""
 
+    def common_cuts(self, wanted: Iterable[OffsetRange], *, piece_bytes: int) -> Sequence[Mapping[TopicPartition, int]]:
+        """Return no cuts: partitions are apart."""
+        return ()
+
 
 def tp(name: str) -> TopicPartition:
     """Parse a partition's name: `a-0` is partition 0 of topic `a`."""
@@ -134,6 +138,10 @@ class FakeTopics:
 
     def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
         return ""
+
+    def common_cuts(self, wanted: Iterable[OffsetRange], *, piece_bytes: int) -> Sequence[Mapping[TopicPartition, int]]:
+        """Return no cuts: partitions are apart."""
+        return ()
 
     def _known(self, topic: str) -> str:
         if topic not in self.logs:
