@@ -43,7 +43,6 @@ from spark_kbatch.consumer.same_topic import OwnSource, of_agreed
 from spark_kbatch.errors import (
     ConfigError,
     CorruptLedgerError,
-    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import (
     LONG_MAX,

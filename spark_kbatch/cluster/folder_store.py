@@ -20,7 +20,6 @@ from spark_kbatch.errors import (
     CorruptRecordError,
     KafkaStorageError,
     OffsetOutOfRangeError,
-    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.files import NO_ROOM, Files
 from spark_kbatch.model import LogOffsets, PartitionInfo, ReadRange, TopicPartition

@@ -73,7 +73,8 @@ def tasks(
     if options.min_partitions is not None or options.max_records_per_partition is not None:
         return [(piece,) for piece in _as_told(ranges, views, options)]
     known = [_known(one, views[one.topic_partition], options) for one in ranges]
-    cuts = cuts_of([one for one in known if one.start < one.end], piece_bytes=PIECE_BYTES)
+    held = [one for one in known if one.start < one.end]
+    cuts = cuts_of(held, piece_bytes=PIECE_BYTES) if options.share_tasks else ()
     apart, together = list[tuple[Piece, OffsetRange]](), [list[Piece]() for _ in cuts]
     for planned, one in zip(ranges, known, strict=True):
         tp = planned.topic_partition
@@ -84,8 +85,8 @@ def tasks(
         pieces = [*_split_at(planned, [*before, *points])]
         first = len(pieces) - len(points)
         if one.start < apart_end or not points:
-            held = _split_at(one._replace(end=apart_end), before)
-            apart += zip(pieces[:first], (piece.wanted for piece in held), strict=True)
+            now = _split_at(one._replace(end=apart_end), before)
+            apart += zip(pieces[:first], (piece.wanted for piece in now), strict=True)
         # Those are left out that are empty, but for the last, in which there may be more when it is read.
         for place, piece, start, end in zip(
             places, pieces[first:], points, [*points, LONG_MAX][1:], strict=True
@@ -118,9 +119,9 @@ def _shared(
         return [(piece,) for piece, _ in pieces]
     found: dict[int, list[Piece]] = {}  # by the number of a shared task; below 0, of a large piece
     before, task = 0, -1
-    for number, ((piece, _), cost) in enumerate(zip(pieces, costs, strict=True), 1):
+    for place, ((piece, _), cost) in enumerate(zip(pieces, costs, strict=True), 1):
         if not cost:
-            found[-number] = [piece]
+            found[-place] = [piece]
             continue
         # The middle of each piece decides, as long as no task stays without one.
         task = max(min((2 * before + cost) * count // (2 * total), task + 1), count - left)

@@ -272,7 +272,9 @@ class PartitionFetcher:
             return None
         return None if coming.is_shared and coming.error is not None else coming
 
-    def ask_with_others(self, asked: ReadRange, leader: Node, epoch: int) -> tuple[_Coming, ReadPart]:
+    def ask_with_others(
+        self, asked: ReadRange, leader: Node, epoch: int
+    ) -> tuple[_Coming, ReadPart]:
         """Return a request for the range's start that goes out with those of other ranges, and what it asks for."""
         self.has_asked, self._leader_epoch = True, epoch
         first = asked._replace(offset=self._start)
@@ -323,9 +325,7 @@ class PartitionFetcher:
     def _part_of(self, coming: _Coming, answer: Any) -> Any:
         """Return the partition's part of a Fetch response; None if throttling left the response empty."""
         if answer.error_code != ErrorCode.NONE:
-            raise _fetch_error(
-                answer.error_code, f"asked {coming.node} for {self.topic_partition}"
-            )
+            raise _fetch_error(answer.error_code, f"asked {coming.node} for {self.topic_partition}")
         if not answer.responses and answer.throttle_time_ms > 0:
             return None
         topic, partition = self.topic_partition
@@ -501,7 +501,8 @@ class Together:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._new: list[PartitionFetcher] = []
-        self._unasked: dict[Node, list[tuple[PartitionFetcher, int]]] = {}  # and their leader's epoch
+        # By leader, with its epoch.
+        self._unasked: dict[Node, list[tuple[PartitionFetcher, int]]] = {}
 
     def add(self, fetcher: PartitionFetcher) -> None:
         """Ask for this one's range with the next ones."""

@@ -490,7 +490,9 @@ def test_without_a_current_offset_an_available_now_run_starts_at_its_checkpoint(
     topics.append("a-0", 5)
     planner = Query(topics, startingOffsets="latest").planner
 
-    assert [one.wanted[1:] for (one,) in planner.plan(checkpoint, planner.latest(None))] == [(20, 25)]
+    assert [one.wanted[1:] for (one,) in planner.plan(checkpoint, planner.latest(None))] == [
+        (20, 25)
+    ]
 
 
 def test_without_a_current_offset_a_start_that_cannot_be_found_is_an_error_once_spark_asks_for_it() -> (

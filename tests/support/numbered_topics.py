@@ -79,7 +79,9 @@ class TopicsInMemory:
         """Return nothing: no commit has overwritten anything."""
         return ""
 
-    def common_cuts(self, wanted: Iterable[OffsetRange], *, piece_bytes: int) -> Sequence[Mapping[TopicPartition, int]]:
+    def common_cuts(
+        self, wanted: Iterable[OffsetRange], *, piece_bytes: int
+    ) -> Sequence[Mapping[TopicPartition, int]]:
         """Return no cuts: partitions are apart."""
         return ()
 
@@ -139,7 +141,9 @@ class FakeTopics:
     def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
         return ""
 
-    def common_cuts(self, wanted: Iterable[OffsetRange], *, piece_bytes: int) -> Sequence[Mapping[TopicPartition, int]]:
+    def common_cuts(
+        self, wanted: Iterable[OffsetRange], *, piece_bytes: int
+    ) -> Sequence[Mapping[TopicPartition, int]]:
         """Return no cuts: partitions are apart."""
         return ()
 
