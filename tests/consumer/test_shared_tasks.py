@@ -69,9 +69,9 @@ class Tasks:
             self.tasks = planner.plan(start, planner.latest(start))
         self.is_batch = kind == "batch"
 
-    def rows(self, task: Any) -> list[tuple[int, int]]:
-        """Return partition and offset of each row of a task."""
-        reader, columns = open_topics(self.options), ["partition", "offset"]
+    def rows(self, task: Any, *columns: str) -> list[tuple[Any, ...]]:
+        """Return columns of each row of a task, by default partition and offset."""
+        reader, columns = open_topics(self.options), columns or ("partition", "offset")
         batches = (
             reader.read_task(task, columns, self.options, f"action-{id(self)}")
             if self.is_batch
@@ -195,7 +195,7 @@ def test_a_damaged_batch_names_its_partition_and_offset(folder: Cluster, kind: s
     log.write_bytes(data)
 
     with pytest.raises(CorruptRecordError, match=rf"{partition}\b.*offset"):
-        found.rows(task)
+        found.rows(task, "value")
 
 
 @pytest.mark.parametrize("kind", ["batch", "stream"])
