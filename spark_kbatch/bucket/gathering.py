@@ -1,8 +1,8 @@
 """Reads of several partitions whose batches lie in the same small objects: each object is asked for once.
 
 A job's task leaves one object, with its batches of all partitions. Read partition by partition, such objects cost
-a request for each partition and object. So a batch read of many is cut between commits, the same ones in all
-partitions of a topic, and each Spark task reads all partitions from one cut to the next:
+a request for each partition and object. So a batch read or a micro-batch of many is cut between commits, the same
+ones in all partitions of a topic, and each Spark task reads all partitions from one cut to the next:
 
     common_cuts   where to cut, by the sizes in a few commits, so that a plan does not load all indexes
     gathered      the parts of one task, in the order of offsets within each partition; about twice HELD_BYTES of

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from itertools import chain
@@ -129,6 +130,17 @@ class BucketView:
                     first, size = at, 0.0
             size += (end - first) * offset_bytes
         return points
+
+    def bytes_between(self, start_offset: int, end_offset: int) -> int:
+        """Return about the size of a range: that of its extents, and of a part of an extent by its offsets."""
+        return math.ceil(
+            sum(
+                placed.extent.size_in_bytes
+                * (min(placed.next_offset, end_offset) - max(placed.start_offset, start_offset))
+                / placed.extent.span
+                for placed in self._extents(start_offset, end_offset)
+            )
+        )
 
     def load(self) -> None:
         """Load what index objects tell, so that each is asked for once."""

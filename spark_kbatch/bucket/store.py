@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Self
 
@@ -39,11 +39,10 @@ from spark_kbatch.bucket.topics import BucketCatalog
 from spark_kbatch.bucket.urls import checked, known_at, nothing_at, objects_at
 from spark_kbatch.clock import now_ms, sleep_ms
 from spark_kbatch.consumer import planning
-from spark_kbatch.consumer.same_topic import OwnSource
+from spark_kbatch.consumer.same_topic import OwnSource, of_agreed
 from spark_kbatch.errors import (
     ConfigError,
     CorruptLedgerError,
-    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import (
     LONG_MAX,
@@ -255,21 +254,16 @@ class BucketStore(OwnSource):
         return gathered(self._reads, wanted)
 
     def agreed_offsets(
-        self, topic_partition: TopicPartition, options: ReadOptions, action: str
-    ) -> tuple[int, int]:
-        """Return a partition's start and end offset, on which all tasks of a Spark action agree."""
+        self, partitions: Collection[TopicPartition], options: ReadOptions, action: str
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Return partitions' start and end offsets, on which all tasks of a Spark action agree."""
         self._ledger.ensure_open()
         of_action, agreed = self._agreed
         if action != of_action:
             objects, now = self._ledger.objects, now_ms()
             agreed = agree(objects, action, lambda: planning.current_offsets(options, self), now)
             self._agreed = action, agreed
-        if topic_partition not in agreed:
-            raise UnknownTopicOrPartitionError(
-                f"partition {topic_partition} does not exist in {self.address} any more: its topic was "
-                "deleted after this read was planned; load again"
-            )
-        return agreed[topic_partition]
+        return of_agreed(agreed, partitions, self.address)
 
     # Writes.
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,11 @@ from spark_kbatch.cluster.catalog import FolderCatalog
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.history import History
 from spark_kbatch.consumer import planning
-from spark_kbatch.consumer.same_topic import OwnSource
+from spark_kbatch.consumer.same_topic import OwnSource, of_agreed
 from spark_kbatch.errors import (
     CorruptRecordError,
     KafkaStorageError,
     OffsetOutOfRangeError,
-    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.files import NO_ROOM, Files
 from spark_kbatch.model import LogOffsets, PartitionInfo, ReadRange, TopicPartition
@@ -211,9 +210,9 @@ class FolderStore(OwnSource):
         return self.parts.manager.fetch_overwritten(topic_partition, asked, replicas=replicas)
 
     def agreed_offsets(
-        self, topic_partition: TopicPartition, options: ReadOptions, action: str
-    ) -> tuple[int, int]:
-        """Return a partition's start and end offset, on which all tasks of a Spark action agree.
+        self, partitions: Collection[TopicPartition], options: ReadOptions, action: str
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Return partitions' start and end offsets, on which all tasks of a Spark action agree.
 
         The first caller looks up all partitions, and others take its answer.
         """
@@ -221,12 +220,7 @@ class FolderStore(OwnSource):
             self.parts.files, self.parts.metadata.paths.snapshots_dir, self.parts.manager.now_ms
         )
         agreed = agreements.agree(action, lambda: planning.current_offsets(options, self))
-        if topic_partition not in agreed:
-            raise UnknownTopicOrPartitionError(
-                f"partition {topic_partition} does not exist in {self.address} any more: its topic was "
-                "deleted after this read was planned; load again"
-            )
-        return agreed[topic_partition]
+        return of_agreed(agreed, partitions, self.address)
 
 
 class Agreements:

@@ -123,6 +123,12 @@ class TopicsLookedUp:
         """Return why a log does not show an offset below its start; empty if that is not known."""
         return self._topics.why_gone(topic_partition, offset)
 
+    def common_cuts(
+        self, wanted: Iterable[OffsetRange], *, piece_bytes: int
+    ) -> Sequence[Mapping[TopicPartition, int]]:
+        """Return where to cut ranges whose batches are stored together."""
+        return self._topics.common_cuts(wanted, piece_bytes=piece_bytes)
+
 
 def selected(
     selection: Selection, topics: TopicLookup, *, strict: bool = True

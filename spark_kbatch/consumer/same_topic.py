@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn, Self
@@ -75,15 +75,18 @@ class PartitionsApart:
             yield one, self.fetcher(one, topic_id)
 
     def agreed_offsets(
-        self: Source, topic_partition: TopicPartition, options: ReadOptions, action: str
-    ) -> tuple[int, int]:
-        """Return a partition's start and end offset, which each Spark task looks up for itself.
+        self: Source, partitions: Collection[TopicPartition], options: ReadOptions, action: str
+    ) -> Mapping[TopicPartition, tuple[int, int]]:
+        """Return partitions' start and end offsets, which each Spark task looks up for itself.
 
         Nothing is kept for the other tasks of an action.
         """
         del action
-        offsets = self.views([topic_partition])[topic_partition].offsets
-        return offsets.log_start_offset, offsets.end_offset(options.isolation_level)
+        edges = {tp: view.offsets for tp, view in self.views(partitions).items()}
+        return {
+            tp: (one.log_start_offset, one.end_offset(options.isolation_level))
+            for tp, one in edges.items()
+        }
 
 
 class OwnSource(PartitionsApart):
@@ -123,6 +126,26 @@ def ensure_same(topic: str, topic_id: str, source: Source) -> None:
     """Check that a topic that is being read was not recreated; skipped if it has no id."""
     if topic_id and source.topic(topic).topic_id != topic_id:
         raise recreated(topic)
+
+
+def of_agreed(
+    agreed: Mapping[TopicPartition, tuple[int, int]],
+    partitions: Iterable[TopicPartition],
+    address: Path | str,
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Return what was agreed on for some partitions.
+
+    Raises:
+        UnknownTopicOrPartitionError: one of them is not among what was agreed on.
+    """
+    wanted = list(partitions)
+    for one in wanted:
+        if one not in agreed:
+            raise UnknownTopicOrPartitionError(
+                f"partition {one} does not exist in {address} any more: its topic was "
+                "deleted after this read was planned; load again"
+            )
+    return {one: agreed[one] for one in wanted}
 
 
 def recreated(topic: str, cluster: str = "") -> UnknownTopicOrPartitionError:

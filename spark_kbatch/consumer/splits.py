@@ -12,18 +12,29 @@ Without both, a range of more than 128 MiB of log is split into pieces of about 
 large partition keeps all cores busy. Where the batches of several partitions are stored together, as small
 objects of a bucket are, a task reads all of them from one cut to the next.
 
+And small ranges share tasks, unless `shareTasks` is false, as Spark's small files do:
+
+    small     at most 4 MiB of log; where nothing tells sizes, at most 1,000 offsets
+    cost      bytes and 4 MiB, as each range costs some time by itself; a task has about 128 MiB of cost, so
+              at most 32 ranges
+    16 tasks  a read has at least, if it has as many ranges: Spark's files go by the cores of the cluster,
+              which a data source in Python is not told
+
+A task has ranges that follow each other by topic and partition, and reads one after the other.
+
 The first and last piece of a range keep an EARLIEST or LATEST at its start or end.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetRangeCalculator.scala,
-KafkaOffsetReaderAdmin.getOffsetRangesFromUnresolvedOffsets.
+KafkaOffsetReaderAdmin.getOffsetRangesFromUnresolvedOffsets; sql/core/.../FilePartition.scala,
+spark.sql.files.openCostInBytes.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from spark_kbatch.consumer.planning import number
 from spark_kbatch.model import LONG_MAX, OffsetRange, Piece, TopicPartition
@@ -31,9 +42,18 @@ from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.store.source import LogView
 
 PIECE_BYTES = 128 << 20
+RANGE_COST_BYTES = 4 << 20  # of a range by itself; no more has one that is small
+UNSIZED_OFFSETS_MAX = 1000  # of a small range, where nothing tells its size
+TASKS_MIN = 16  # that small ranges are shared out among
 
 
-CutsOf: TypeAlias = Callable[[Sequence[OffsetRange]], Sequence[Mapping[TopicPartition, int]]]
+class CutsOf(Protocol):
+    """A function that says where to cut ranges whose batches are stored together."""
+
+    def __call__(
+        self, wanted: Iterable[OffsetRange], *, piece_bytes: int
+    ) -> Sequence[Mapping[TopicPartition, int]]:
+        """Return the offsets at which each task begins; see `TopicLookup.common_cuts`."""
 
 
 def tasks(
@@ -42,57 +62,89 @@ def tasks(
     options: ReadOptions,
     cuts_of: CutsOf,
 ) -> list[tuple[Piece, ...]]:
-    """Return the pieces that each task of a batch read reads.
+    """Return the pieces that each task of a batch read or a micro-batch reads.
 
     Args:
         ranges: of the read.
         views: of their partitions.
         options: of the read.
-        cuts_of: as `Source.common_cuts`.
+        cuts_of: as `TopicLookup.common_cuts`, of the source of the views.
     """
     if options.min_partitions is not None or options.max_records_per_partition is not None:
-        return [(piece,) for piece in split(ranges, views, options)]
+        return [(piece,) for piece in _as_told(ranges, views, options)]
     known = [_known(one, views[one.topic_partition], options) for one in ranges]
-    cuts = cuts_of([one for one in known if one.start < one.end])
-    apart, together = list[tuple[Piece, ...]](), [list[Piece]() for _ in cuts]
+    held = [one for one in known if one.start < one.end]
+    cuts = cuts_of(held, piece_bytes=PIECE_BYTES) if options.share_tasks else ()
+    apart, together = list[tuple[Piece, OffsetRange]](), [list[Piece]() for _ in cuts]
     for planned, one in zip(ranges, known, strict=True):
         tp = planned.topic_partition
         places = [place for place, cut in enumerate(cuts) if tp in cut]
-        if not places:
-            apart += [(piece,) for piece in _by_bytes(planned, one, views[tp])]
-            continue
         points = [max(cuts[place][tp], one.start) for place in places]
-        before = views[tp].split_points(one.start, points[0], piece_bytes=PIECE_BYTES)
+        apart_end = points[0] if points else one.end
+        before = views[tp].split_points(one.start, apart_end, piece_bytes=PIECE_BYTES)
         pieces = [*_split_at(planned, [*before, *points])]
         first = len(pieces) - len(points)
-        apart += [(piece,) for piece in pieces[:first] if one.start < points[0]]
+        if one.start < apart_end or not points:
+            now = _split_at(one._replace(end=apart_end), before)
+            apart += zip(pieces[:first], (piece.wanted for piece in now), strict=True)
         # Those are left out that are empty, but for the last, in which there may be more when it is read.
         for place, piece, start, end in zip(
-            places, pieces[first:], points, [*points[1:], LONG_MAX], strict=True
+            places, pieces[first:], points, [*points, LONG_MAX][1:], strict=True
         ):
             if start == one.start:
                 piece = piece._replace(wanted=piece.wanted._replace(start=planned.start))
             if start < end:
                 together[place].append(piece)
-    return [*apart, *(tuple(pieces) for pieces in together if pieces)]
+    alone = [(piece,) for piece, _ in apart]
+    shares = options.share_tasks and len(apart) > TASKS_MIN
+    return [
+        *(_shared(apart, views) if shares else alone),
+        *(tuple(pieces) for pieces in together if pieces),
+    ]
 
 
-def split(
-    ranges: Sequence[OffsetRange],
-    views: Mapping[TopicPartition, LogView],
-    options: ReadOptions,
+def _shared(
+    pieces: Sequence[tuple[Piece, OffsetRange]], views: Mapping[TopicPartition, LogView]
+) -> list[tuple[Piece, ...]]:
+    """Return the pieces of each task, small ones several together.
+
+    Args:
+        pieces: in order, and the offsets that each has now; at most one piece of a partition is small.
+        views: of their partitions.
+    """
+    costs = [_cost_if_small(now, views[now.topic_partition]) for _, now in pieces]
+    total, left = sum(costs), len(costs) - costs.count(0)
+    count = max(TASKS_MIN - costs.count(0), -(-total // PIECE_BYTES), 1)
+    if count >= left:
+        return [(piece,) for piece, _ in pieces]
+    found: dict[int, list[Piece]] = {}  # by the number of a shared task; below 0, of a large piece
+    before, task = 0, -1
+    for place, ((piece, _), cost) in enumerate(zip(pieces, costs, strict=True), 1):
+        if not cost:
+            found[-place] = [piece]
+            continue
+        # The middle of each piece decides, as long as no task stays without one.
+        task = max(min((2 * before + cost) * count // (2 * total), task + 1), count - left)
+        found.setdefault(task, []).append(piece)
+        before, left = before + cost, left - 1
+    return [*map(tuple, found.values())]
+
+
+def _cost_if_small(one: OffsetRange, view: LogView) -> int:
+    """Return what a small range costs, in bytes; 0 for a large one."""
+    size = view.bytes_between(one.start, one.end)
+    if size is None:
+        return RANGE_COST_BYTES if one.end - one.start <= UNSIZED_OFFSETS_MAX else 0
+    return RANGE_COST_BYTES + size if size <= RANGE_COST_BYTES else 0
+
+
+def _as_told(
+    ranges: Sequence[OffsetRange], views: Mapping[TopicPartition, LogView], options: ReadOptions
 ) -> list[Piece]:
-    """Split the offset ranges of a batch read into one piece for each task, by the read options.
+    """Split offset ranges into one piece for each task, by minPartitions and maxRecordsPerPartition.
 
     Pieces are in the order of ranges; a range that is empty now is kept.
     """
-    if options.min_partitions is None and options.max_records_per_partition is None:
-        known = [_known(one, views[one.topic_partition], options) for one in ranges]
-        return [
-            piece
-            for planned, one in zip(ranges, known, strict=True)
-            for piece in _by_bytes(planned, one, views[one.topic_partition])
-        ]
     if not _needs_split(ranges, options):
         return [Piece(one, one) for one in ranges]
     known = [_known(one, views[one.topic_partition], options) for one in ranges]
@@ -118,11 +170,6 @@ def _needs_split(ranges: Sequence[OffsetRange], options: ReadOptions) -> bool:
     return len(ranges) < (options.min_partitions or 0) or (
         most is not None and any(one.end - one.start > most for one in ranges)
     )
-
-
-def _by_bytes(planned: OffsetRange, known: OffsetRange, view: LogView) -> Iterator[Piece]:
-    points = view.split_points(known.start, known.end, piece_bytes=PIECE_BYTES)
-    return _split_at(planned, points)
 
 
 def _known(one: OffsetRange, view: LogView, options: ReadOptions) -> OffsetRange:

@@ -82,10 +82,11 @@ _LOOKS_MAX = 10
 
 
 class Seen(NamedTuple):
-    """Views of partitions' logs as of one moment, and the ids of their topics."""
+    """Views of partitions' logs as of one moment, the ids of their topics, and whose they are."""
 
     views: Mapping[TopicPartition, LogView]
     ids: Mapping[str, str]
+    source: TopicLookup
 
 
 class StreamPlanner:
@@ -188,8 +189,8 @@ class StreamPlanner:
             return start
         return StreamOffset(ends, seen.ids, _carried(start, seen))
 
-    def plan(self, start: dict[str, Any], end: dict[str, Any]) -> list[StreamPiece]:
-        """Return the ranges of the micro-batch between two offsets, divided as the options say.
+    def plan(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[StreamPiece, ...]]:
+        """Return the ranges of the micro-batch between two offsets, for each task, as the options say.
 
         Raises:
             ConfigError: `start` or `end` is no offset of such a query.
@@ -218,8 +219,11 @@ class StreamPlanner:
         # A query that comes from a place without ids goes on with those of this one.
         ids = {**seen.ids, **last.ids}
         return [
-            StreamPiece(piece.wanted, ids.get(piece.wanted.topic_partition.topic, ""))
-            for piece in splits.split(ranges, seen.views, self._options)
+            tuple(
+                StreamPiece(one.wanted, ids.get(one.wanted.topic_partition.topic, ""))
+                for one in task
+            )
+            for task in splits.tasks(ranges, seen.views, self._options, seen.source.common_cuts)
         ]
 
     def prepare_for_available_now(self) -> None:
@@ -234,7 +238,7 @@ class StreamPlanner:
 
     def _resolved_initial(self) -> StreamOffset:
         if self._initial is None:
-            offsets, ids = self._look(
+            offsets, ids, _ = self._look(
                 lambda topics: planning.initial_offsets(self._options, topics)
             )
             self._initial = StreamOffset(offsets, ids, initial=offsets)
@@ -258,13 +262,14 @@ class StreamPlanner:
 
         return Seen(*self._look(ask))
 
-    def _look(self, ask: Callable[[TopicLookup], _T]) -> tuple[_T, Mapping[str, str]]:
-        """Return the result of `ask`, and the topics' ids then; ask again if topics change meanwhile."""
+    def _look(self, ask: Callable[[TopicLookup], _T]) -> tuple[_T, Mapping[str, str], TopicLookup]:
+        """Return the result of `ask`, the topics' ids then, and the source; ask again if topics change meanwhile."""
         changed = ""
         for _ in range(_LOOKS_MAX):
-            topics = _TopicsSeen(self._open_topics())
+            source = self._open_topics()
+            topics = _TopicsSeen(source)
             try:
-                return ask(topics), topics.seen
+                return ask(topics), topics.seen, source
             except _ChangedError as error:
                 changed = str(error)
         raise KafkaStorageError(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spark_kbatch.consumer import planning, splits
@@ -34,6 +32,7 @@ from spark_kbatch.model import (
     ReadRange,
     StreamPiece,
     TopicPartition,
+    ranges_shown,
 )
 from spark_kbatch.options import arguments
 from spark_kbatch.options.columns import READ
@@ -74,8 +73,7 @@ class TopicReader:
         topics = planning.TopicsLookedUp(self.source)
         ranges = planning.ranges(options, topics)
         views = self.source.views(one.topic_partition for one in ranges)
-        cuts_of = partial(self.source.common_cuts, piece_bytes=splits.PIECE_BYTES)
-        tasks = splits.tasks(ranges, views, options, cuts_of)
+        tasks = splits.tasks(ranges, views, options, self.source.common_cuts)
         for name in {one.topic_partition.topic for one in ranges}:
             self._ensure_same(name, topics.ids[name], "while this read was planned")
         return [
@@ -117,6 +115,54 @@ class TopicReader:
         """
         loss = DataLoss(fail=options.fail_on_data_loss)
         wanted = self.resolve(pieces, options, action, loss)
+        yield from self._read_gathered(wanted, columns, options, loss, typed)
+
+    def read_stream_task(
+        self,
+        pieces: Sequence[StreamPiece],
+        columns: Sequence[str],
+        options: ReadOptions,
+        typed: TypedColumns | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that one task of a micro-batch reads, in offset order within each partition.
+
+        If a topic was recreated since, its rows are lost data.
+
+        Args:
+            pieces: of one task of a plan that was made with `options`.
+            columns: names of `typed.schema`.
+            options: of the stream.
+            typed: what keys and values become, bytes by default.
+
+        Raises the errors of `read_task`.
+        """
+        loss = DataLoss(fail=options.fail_on_data_loss)
+        # The read itself reports a topic that is gone.
+        found = self.source.existing_topics({one.wanted.topic_partition.topic for one in pieces})
+        now = {name: one.topic_id for name, one in found.items()}
+        wanted = {}
+        for one, topic_id in pieces:
+            if topic_id and now.get(one.topic_partition.topic, "") not in ("", topic_id):
+                asked = f"{one.topic_partition} from offset {one.start} to {one.end}"
+                loss.report(asked, "nothing of it", "its topic was deleted and created again")
+            else:
+                wanted[one] = topic_id
+        yield from self._read_gathered(wanted, columns, options, loss, typed)
+
+    def _read_gathered(
+        self,
+        wanted: Mapping[OffsetRange, str],
+        columns: Sequence[str],
+        options: ReadOptions,
+        loss: DataLoss,
+        typed: TypedColumns | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task's ranges of known offsets, as `_read_available` does.
+
+        Args:
+            wanted: ranges of different partitions, and the ids of their topics.
+            columns, options, loss, typed: as there.
+        """
         topic_ids = {one.topic_partition: topic_id for one, topic_id in wanted.items()}
         try:
             for part, fetcher in self.source.gathered(wanted):
@@ -124,38 +170,8 @@ class TopicReader:
                     part, topic_ids[part.topic_partition], fetcher, columns, options, loss, typed
                 )
         except UnknownTopicOrPartitionError as error:
-            loss.report("the task's partitions", "not all of them", str(error))
-
-    def read_stream_piece(
-        self,
-        piece: StreamPiece,
-        columns: Sequence[str],
-        options: ReadOptions,
-        typed: TypedColumns | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that one task of a micro-batch reads, in offset order.
-
-        If the topic was recreated since, its rows are lost data.
-
-        Args:
-            piece: of a plan that was made with `options`.
-            columns: names of `typed.schema`.
-            options: of the stream.
-            typed: what keys and values become, bytes by default.
-
-        Raises the errors of `read_piece`.
-        """
-        loss = DataLoss(fail=options.fail_on_data_loss)
-        wanted, topic_id = piece
-        found = topic_id
-        with contextlib.suppress(UnknownTopicOrPartitionError):  # the read itself reports it
-            found = self.source.topic(wanted.topic_partition.topic).topic_id
-        if topic_id and found not in ("", topic_id):
-            asked = f"{wanted.topic_partition} from offset {wanted.start} to {wanted.end}"
-            loss.report(asked, "nothing of it", "its topic was deleted and created again")
-            return
-        fetcher = self.source.fetcher(wanted, topic_id)
-        yield from self._read_available(wanted, topic_id, fetcher, columns, options, loss, typed)
+            asked = ranges_shown({one.topic_partition: (one.start, one.end) for one in wanted})
+            loss.report(asked, "not all of them", str(error))
 
     def _read_available(
         self,
@@ -215,13 +231,15 @@ class TopicReader:
         Raises:
             DataLossError: as `read_task`.
         """
+        late = [one.planned.topic_partition for one in pieces if min(one.planned[1:]) < 0]
         edges: dict[TopicPartition, tuple[int, int]] = {}
         gone: dict[TopicPartition, UnknownTopicOrPartitionError] = {}
-        for piece in pieces:
-            tp = piece.planned.topic_partition
-            if min(piece.planned[1:]) < 0:
+        try:
+            edges |= self.source.agreed_offsets(late, options, action) if late else {}
+        except UnknownTopicOrPartitionError:
+            for tp in late:  # one by one, as some may be there
                 try:
-                    edges[tp] = self.source.agreed_offsets(tp, options, action)
+                    edges |= self.source.agreed_offsets([tp], options, action)
                 except UnknownTopicOrPartitionError as error:
                     gone[tp] = error
         # Checked afterwards, so that the agreed offsets are known to be of these topics too.

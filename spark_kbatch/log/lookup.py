@@ -308,15 +308,37 @@ def split_points(
     index entry, so that no batch is read for two pieces. Pieces are as equal as the distance between
     index entries allows, and at most about `piece_bytes` long.
     """
-    bases = segments.bases
-    first = max(bisect.bisect_right(bases, start_offset) - 1, 0)
-    last = bisect.bisect_left(bases, end_offset) - 1
+    first, last = _segments_of(segments, start_offset, end_offset)
     if start_offset >= end_offset or last < first:
         return []
     try:
         return _split(files, segments, first, last, (start_offset, end_offset), piece_bytes)
     except FileNotFoundError:
         return []  # deleted meanwhile; reading the range will show what that means
+
+
+def bytes_between(
+    files: Files, segments: SegmentViews, start_offset: int, end_offset: int
+) -> int | None:
+    """Return about how many bytes the batches of [start_offset, end_offset) have, by index entries.
+
+    None if a segment was deleted meanwhile.
+    """
+    first, last = _segments_of(segments, start_offset, end_offset)
+    if start_offset >= end_offset or last < first:
+        return 0
+    try:
+        sizes = segments.sizes_of(first, last + 1)
+        borders = _borders(files, segments, first, sizes, (start_offset, end_offset))
+        return max(borders[-1], 0)  # a damaged index may place the end before the start
+    except FileNotFoundError:
+        return None
+
+
+def _segments_of(segments: SegmentViews, start_offset: int, end_offset: int) -> tuple[int, int]:
+    """Return the numbers of the first and the last segment with offsets of a range."""
+    first = max(bisect.bisect_right(segments.bases, start_offset) - 1, 0)
+    return first, bisect.bisect_left(segments.bases, end_offset) - 1
 
 
 def _split(
@@ -332,25 +354,40 @@ def _split(
     sizes = segments.sizes_of(first, last + 1)
     if sum(sizes) <= piece_bytes:
         return []
-    start_position = _indexed_position(files, segments.view(first), start_offset)
-    end, last_view = sizes[-1], segments.view(last)
-    if end_offset < last_view.next_offset:
-        end = _indexed_position(files, last_view, end_offset)
-    ends, total = [], -start_position  # of each segment, in bytes from the start of the range
-    for size in sizes[:-1]:
-        total += size
-        ends.append(total)
-    ends.append(total + end)
-    pieces = -(-ends[-1] // piece_bytes)
+    borders = _borders(files, segments, first, sizes, offsets)
+    pieces = -(-borders[-1] // piece_bytes)
     points: list[int] = []
     for piece in range(1, pieces):
-        target = ends[-1] * piece // pieces
-        at = bisect.bisect_right(ends, target)
-        position = target - (ends[at - 1] if at else -start_position)
-        offset = _offset_after(files, segments.view(first + at), position)
+        target = borders[-1] * piece // pieces
+        at = bisect.bisect_right(borders, target) - 1
+        offset = _offset_after(files, segments.view(first + at), target - borders[at])
         if (points[-1] if points else start_offset) < offset < end_offset:
             points.append(offset)
     return points
+
+
+def _borders(
+    files: Files,
+    segments: SegmentViews,
+    first: int,
+    sizes: Sequence[int],
+    offsets: tuple[int, int],
+) -> list[int]:
+    """Return where segments from `first` on start, and where the last one ends, in bytes from a range's start.
+
+    The range's start and end are where `.index` entries have them. A range that starts with its segment needs
+    no index for that.
+    """
+    start_offset, end_offset = offsets
+    end, last_view = sizes[-1], segments.view(first + len(sizes) - 1)
+    borders = [0]
+    if start_offset > segments.bases[first]:
+        borders = [-_indexed_position(files, segments.view(first), start_offset)]
+    if end_offset < last_view.next_offset:
+        end = _indexed_position(files, last_view, end_offset)
+    for size in [*sizes[:-1], end]:
+        borders.append(borders[-1] + size)
+    return borders
 
 
 def _indexed_position(files: Files, view: SegmentView, offset: int) -> int:

@@ -49,7 +49,7 @@ from spark_kbatch.log.checkpoints import (
     partition_metadata,
 )
 from spark_kbatch.log.epochs import UNDEFINED_EPOCH, LeaderEpochCache
-from spark_kbatch.log.lookup import Largest, SegmentViews, TimeLookup, split_points
+from spark_kbatch.log.lookup import Largest, SegmentViews, TimeLookup, bytes_between, split_points
 from spark_kbatch.log.producers import saved as saved_producers
 from spark_kbatch.log.producers.manager import LogProducers
 from spark_kbatch.log.producers.replay import AbortedSearch
@@ -472,13 +472,20 @@ class PartitionLog:
 
         See `lookup.split_points`.
         """
+        segments = self._sized_segments(state)
+        return split_points(self.files, segments, start_offset, end_offset, piece_bytes)
+
+    def bytes_between(self, state: LogState, start_offset: int, end_offset: int) -> int | None:
+        """Return about the size of a range of the log; see `lookup.bytes_between`."""
+        return bytes_between(self.files, self._sized_segments(state), start_offset, end_offset)
+
+    def _sized_segments(self, state: LogState) -> SegmentViews:
         bases = self.segments.bases_with_active(state)
-        segments = SegmentViews(
+        return SegmentViews(
             bases,
             lambda at: self.segments.view(state, bases, at),
             sizes=lambda first, stop: self.segments.sizes(state, bases[first:stop], if_gone=-1),
         )
-        return split_points(self.files, segments, start_offset, end_offset, piece_bytes)
 
     def discard_unrecorded(self, state: LogState, *, thorough: bool = False) -> LogState:
         """Remove what dead writers left past the log's recorded end, and check what may have been lost.

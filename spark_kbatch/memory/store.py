@@ -10,7 +10,7 @@ import bisect
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, NoReturn, TypeAlias
 
@@ -115,13 +115,21 @@ class MemoryView(NamedTuple):
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
         """Return offsets that split [start_offset, end_offset) into pieces of about that size."""
         points, size = list[int](), 0
-        for header, data in self.batches:
-            if start_offset < header.next_offset and header.base_offset < end_offset:
-                if size >= piece_bytes:
-                    points.append(header.base_offset)
-                    size = 0
-                size += len(data)
+        for header, data in self._between(start_offset, end_offset):
+            if size >= piece_bytes:
+                points.append(header.base_offset)
+                size = 0
+            size += len(data)
         return points
+
+    def bytes_between(self, start_offset: int, end_offset: int) -> int:
+        """Return the size of the batches with offsets of a range."""
+        return sum(len(data) for _, data in self._between(start_offset, end_offset))
+
+    def _between(self, start_offset: int, end_offset: int) -> Iterator[_Batch]:
+        for batch in self.batches:
+            if start_offset < batch[0].next_offset and batch[0].base_offset < end_offset:
+                yield batch
 
 
 class MemoryStore(OwnSource, OwnCatalog):

@@ -14,6 +14,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -34,7 +35,7 @@ from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client, leased
-from spark_kbatch.remote.fetcher import PartitionFetcher
+from spark_kbatch.remote.fetcher import PartitionFetcher, Together
 from spark_kbatch.store.source import FoundTopic
 
 logger = logging.getLogger(__name__)
@@ -86,6 +87,10 @@ class RemoteView:
         """Return an empty list, as a cluster does not tell where to split a range by bytes."""
         del start_offset, end_offset, piece_bytes
         return []
+
+    def bytes_between(self, start_offset: int, end_offset: int) -> None:
+        """Return None, as a cluster does not tell sizes by offset."""
+        del start_offset, end_offset
 
 
 class RemoteSource(PartitionsApart):
@@ -189,19 +194,46 @@ class RemoteSource(PartitionsApart):
 
         The id is compared when the last batch has come: the cluster tells it in metadata alone.
         """
-        timeout_ms = self._patience.poll_timeout_ms
         with self.client() as client:
             yield PartitionFetcher(
                 client,
                 wanted,
                 last_epoch=last_epoch,
-                timeout_ms=client.options.default_api_timeout_ms
-                if timeout_ms is None
-                else timeout_ms,
+                timeout_ms=self._timeout_ms(client),
                 ensure_same=lambda: self._ensure_same(
                     client, wanted.topic_partition.topic, topic_id
                 ),
             )
+
+    def gathered(
+        self, wanted: Mapping[OffsetRange, str]
+    ) -> Iterator[tuple[OffsetRange, AbstractContextManager[PartitionFetcher]]]:
+        """Yield the ranges with a fetcher of each; their first requests are in flight at the same time.
+
+        The ids of topics are compared once all ranges have been read.
+        """
+        if len(wanted) == 1:
+            for one, topic_id in wanted.items():
+                yield one, self.fetcher(one, topic_id)
+            return
+        with self.client() as client:
+            together = Together(client)
+            fetchers = [
+                PartitionFetcher(
+                    client, one, timeout_ms=self._timeout_ms(client), together=together
+                )
+                for one in wanted
+            ]
+            for one, fetcher in zip(wanted, fetchers, strict=True):
+                self.ensure_open()
+                yield one, contextlib.nullcontext(fetcher)
+            ids = {one.topic_partition.topic: topic_id for one, topic_id in wanted.items()}
+            for topic, topic_id in ids.items():
+                self._ensure_same(client, topic, topic_id)
+
+    def _timeout_ms(self, client: Client) -> int:
+        timeout_ms = self._patience.poll_timeout_ms
+        return client.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
     def _ensure_same(self, client: Client, topic: str, topic_id: str) -> None:
         self.ensure_open()

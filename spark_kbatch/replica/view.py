@@ -59,6 +59,10 @@ class Replica(NamedTuple):
         """Return offsets that divide a range into pieces, as `PartitionLog.split_points` does."""
         return self.log.split_points(self.state, start_offset, end_offset, piece_bytes=piece_bytes)
 
+    def bytes_between(self, start_offset: int, end_offset: int) -> int | None:
+        """Return about the size of a range, as `PartitionLog.bytes_between` does."""
+        return self.log.bytes_between(self.state, start_offset, end_offset)
+
 
 class Replicas(Protocol):
     """A function that finds the replicas to read, and shows all commits that are decided."""

@@ -112,9 +112,9 @@ except ImportError:  # before 4.2
 
 @dataclass
 class StreamPartition(InputPartition):
-    """Spark input partition with the range of offsets that one task of a micro-batch reads."""
+    """Spark input partition with the ranges of offsets that one task of a micro-batch reads."""
 
-    piece: StreamPiece
+    pieces: tuple[StreamPiece, ...]
     new_schemas: tuple[NewSchema, ...] = ()  # that the task's copy of the reader does not know
 
 
@@ -168,20 +168,20 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @briefly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return an input partition for each offset range of the micro-batch."""
+        """Return an input partition for each task of the micro-batch."""
         new = self._new_schemas.found()
-        return [StreamPartition(piece, new) for piece in self._planner.plan(start, end)]
+        return [StreamPartition(pieces, new) for pieces in self._planner.plan(start, end)]
 
     @briefly
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one range of offsets, in offset order."""
+        """Yield the rows of a task's ranges, in offset order within each partition."""
         # Spark passes a partition of its own if the plan has none.
         if not isinstance(partition, StreamPartition):
             return
         freeze_modules()
         reader = open_topics(self._options)
         typed = self._pinned.typed(partition.new_schemas, names=self._columns)
-        yield from reader.read_stream_piece(partition.piece, self._columns, self._options, typed)
+        yield from reader.read_stream_task(partition.pieces, self._columns, self._options, typed)
 
 
 class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

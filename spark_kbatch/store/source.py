@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -34,6 +34,9 @@ class LogView(Protocol):
 
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
         """Return offsets that split [start_offset, end_offset) into pieces of about that size."""
+
+    def bytes_between(self, start_offset: int, end_offset: int) -> int | None:
+        """Return about how many bytes of log [start_offset, end_offset) has; None if nothing tells."""
 
 
 class FoundTopic(NamedTuple):
@@ -83,6 +86,21 @@ class TopicLookup(Protocol):
     def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
         """Return why a log does not show an offset below its start; empty if that is not known."""
 
+    def common_cuts(
+        self, wanted: Iterable[OffsetRange], *, piece_bytes: int
+    ) -> Sequence[Mapping[TopicPartition, int]]:
+        """Return where to cut ranges whose batches are stored together, so that one task reads them all.
+
+        Args:
+            wanted: ranges of different partitions, within their logs.
+            piece_bytes: about what one task reads at most.
+
+        Returns:
+            The offsets at which each task begins, of all or some of the partitions; it ends where the next one
+            begins. What is before the first is divided partition by partition. Empty where partitions are
+            stored apart.
+        """
+
 
 class Source(TopicLookup, Fetcher, Protocol):
     """A place that topics are read from, and whole batches fetched.
@@ -121,21 +139,6 @@ class Source(TopicLookup, Fetcher, Protocol):
                 the first fetch raises OffsetOutOfRangeError if that batch is in the log no more.
         """
 
-    def common_cuts(
-        self, wanted: Iterable[OffsetRange], *, piece_bytes: int
-    ) -> Sequence[Mapping[TopicPartition, int]]:
-        """Return where to cut ranges whose batches are stored together, so that one task reads them all.
-
-        Args:
-            wanted: ranges of different partitions, within their logs.
-            piece_bytes: about what one task reads at most.
-
-        Returns:
-            The offsets at which each task begins, of all or some of the partitions; it ends where the next one
-            begins. What is before the first is divided partition by partition. Empty where partitions are
-            stored apart.
-        """
-
     def gathered(
         self, wanted: Mapping[OffsetRange, str]
     ) -> Iterator[tuple[OffsetRange, AbstractContextManager[Fetcher]]]:
@@ -148,13 +151,17 @@ class Source(TopicLookup, Fetcher, Protocol):
         """
 
     def agreed_offsets(
-        self, topic_partition: TopicPartition, options: ReadOptions, action: str
-    ) -> tuple[int, int]:
-        """Return a partition's start and end offsets, the same for all tasks of one Spark action.
+        self, partitions: Collection[TopicPartition], options: ReadOptions, action: str
+    ) -> Mapping[TopicPartition, tuple[int, int]]:
+        """Return partitions' start and end offsets, the same for all tasks of one Spark action.
 
         Args:
+            partitions: that are asked about, at once.
             options: of the read; all partitions that they select are looked up together.
             action: the same for all callers that are to agree, if the source supports that.
+
+        Raises:
+            UnknownTopicOrPartitionError: one of them does not exist.
         """
 
     def close(self) -> None:

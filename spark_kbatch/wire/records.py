@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.checksums import Buffer
@@ -41,11 +41,28 @@ def fetch_request(
     **others: Any,
 ) -> FetchRequest:
     """Return a FetchRequest for one partition; `others` are fields of the request itself."""
-    one = _ReadTopic.FetchPartition(
-        partition=topic_partition.partition,
-        fetch_offset=fetch_offset,
-        partition_max_bytes=partition_max_bytes,
-        current_leader_epoch=current_leader_epoch,
-    )
-    topic = _ReadTopic(topic=topic_partition.topic, partitions=[one])
-    return FetchRequest(topics=[topic], **others)
+    one = ReadPart(fetch_offset, partition_max_bytes, current_leader_epoch)
+    return fetch_of_several({topic_partition: one}, **others)
+
+
+class ReadPart(NamedTuple):
+    """What a FetchRequest asks of one partition."""
+
+    fetch_offset: int
+    partition_max_bytes: int
+    current_leader_epoch: int
+
+
+def fetch_of_several(wanted: Mapping[TopicPartition, ReadPart], **others: Any) -> FetchRequest:
+    """Return a FetchRequest for several partitions; `others` are fields of the request itself."""
+    topics: dict[str, Any] = {}
+    for (name, index), part in wanted.items():
+        topic = topics.setdefault(name, _ReadTopic(topic=name, partitions=[]))
+        one = _ReadTopic.FetchPartition(
+            partition=index,
+            fetch_offset=part.fetch_offset,
+            partition_max_bytes=part.partition_max_bytes,
+            current_leader_epoch=part.current_leader_epoch,
+        )
+        topic.partitions.append(one)
+    return FetchRequest(topics=list(topics.values()), **others)

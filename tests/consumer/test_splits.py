@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,14 +123,20 @@ def test_pieces_cover_their_range_without_gap_or_overlap(
 # Plans, whose bounds may be resolved later.
 
 
+def no_cuts(*_wanted: object, **_options: object) -> Sequence[Mapping[TopicPartition, int]]:
+    return ()
+
+
 def split(*logs: tuple[ALog, tuple[int, int]], **options: object) -> list[list[tuple[int, int]]]:
     texts = {key: str(value) for key, value in options.items()}
     ranges = [OffsetRange(T[n], *bounds) for n, (_, bounds) in enumerate(logs)]
-    pieces = splits.split(
+    tasks = splits.tasks(
         ranges,
         {T[n]: log for n, (log, _) in enumerate(logs)},
         parse_read_options({"path": "/data", "subscribe": "t", **texts}),
+        no_cuts,
     )
+    pieces = [piece for (piece,) in tasks]
     assert [piece.planned for piece in pieces] == [
         one for one in ranges for piece in pieces if piece.planned == one
     ]
@@ -212,3 +220,71 @@ def test_pieces_of_a_whole_partition_give_all_its_records_whatever_changes_befor
     ]
 
     assert [offset for _, start, end in found for offset in range(start, end)] == list(range(*read))
+
+
+# Small ranges share tasks.
+
+
+def shared(*counts: int, **options: object) -> list[list[int]]:
+    """Return the partitions of each task, for partitions of so many records of a million bytes."""
+    texts = {key: str(value) for key, value in options.items()}
+    wanted = [TopicPartition("t", n) for n in range(len(counts))]
+    tasks = splits.tasks(
+        [OffsetRange(one, EARLIEST, LATEST) for one in wanted],
+        {one: ALog(0, count) for one, count in zip(wanted, counts, strict=True)},
+        parse_read_options({"path": "/data", "subscribe": "t", **texts}),
+        no_cuts,
+    )
+    assert all(piece.wanted == piece.planned for task in tasks for piece in task)
+    return [[piece.wanted.topic_partition.partition for piece in task] for task in tasks]
+
+
+def test_small_ranges_share_at_least_sixteen_tasks_in_the_order_of_partitions() -> None:
+    tasks = shared(*[0] * 100)
+    assert len(tasks) == 16
+    assert [n for task in tasks for n in task] == [*range(100)]
+    assert {*map(len, tasks)} == {6, 7}
+    assert shared(*[0] * 16) == [[n] for n in range(16)]
+    assert len(shared(*[0] * 17)) == 16
+
+
+def test_a_task_has_at_most_thirty_two_ranges_and_128_mib_of_cost() -> None:
+    tasks = shared(*[0] * 1024)
+    assert {*map(len, tasks)} == {32}
+    of_2_mb = shared(*[2] * 500)
+    cost = 2_000_000 + splits.RANGE_COST_BYTES
+    assert max(len(task) * cost for task in of_2_mb) < splits.PIECE_BYTES + cost
+    assert len(of_2_mb) == -(-500 * cost // splits.PIECE_BYTES)
+
+
+def test_a_large_range_has_a_task_of_its_own_where_it_is_in_the_order() -> None:
+    tasks = shared(*[0] * 20, 5, *[0] * 20)
+    assert len(tasks) == 16
+    assert [n for task in tasks for n in task if n != 20] == [*range(20), *range(21, 41)]
+    assert [20] in tasks
+    assert shared(*[5] * 40) == [[n] for n in range(40)]
+
+
+def test_ranges_whose_size_is_not_told_are_small_by_their_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ALog, "bytes_between", lambda *_: None)
+    monkeypatch.setattr(ALog, "split_points", lambda *_, **_others: [])
+    assert {*map(len, shared(*[1000] * 512))} == {32}
+    assert shared(*[1001] * 40) == [[n] for n in range(40)]
+
+
+@pytest.mark.parametrize(
+    "option", [{"shareTasks": False}, {"minPartitions": 1}, {"maxRecordsPerPartition": 5}], ids=str
+)
+def test_options_give_each_range_a_task_of_its_own(option: dict[str, object]) -> None:
+    assert shared(*[0] * 40, **option) == [[n] for n in range(40)]
+
+
+@given(st.lists(st.integers(0, 6), max_size=80))
+def test_all_ranges_are_read_once_and_in_order_within_tasks(counts: list[int]) -> None:
+    tasks = shared(*counts)
+    assert sorted(n for task in tasks for n in task) == [*range(len(counts))]
+    assert all(task == sorted(task) for task in tasks)
+    assert len(tasks) >= min(len(counts), 16)
+    assert all(len(task) == 1 or max(counts[n] for n in task) <= 4 for task in tasks)

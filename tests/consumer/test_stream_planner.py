@@ -463,13 +463,13 @@ def test_without_a_current_offset_a_new_query_first_reads_everything_and_then_ke
     topics = FakeTopics(a=[log(20)])
     planner = Query(topics, maxOffsetsPerTrigger=5).planner
     first = planner.latest(None)
-    assert [one.wanted[1:] for one in planner.plan(planner.initial(), first)] == [(0, 20)]
+    assert [one.wanted[1:] for (one,) in planner.plan(planner.initial(), first)] == [(0, 20)]
 
     topics.append("a-0", 20)
     second = planner.latest(None)
-    assert [one.wanted[1:] for one in planner.plan(first, second)] == [(20, 25)]
+    assert [one.wanted[1:] for (one,) in planner.plan(first, second)] == [(20, 25)]
     third = planner.latest(None)
-    assert [one.wanted[1:] for one in planner.plan(second, third)] == [(25, 30)]
+    assert [one.wanted[1:] for (one,) in planner.plan(second, third)] == [(25, 30)]
 
 
 def test_without_a_current_offset_a_restarted_query_goes_on_after_the_last_offset_seen() -> None:
@@ -480,7 +480,7 @@ def test_without_a_current_offset_a_restarted_query_goes_on_after_the_last_offse
     planner = Query(topics, maxOffsetsPerTrigger=5, startingOffsets="latest").planner
     assert planner.plan(seen, seen) == []
 
-    assert [one.wanted[1:] for one in planner.plan(seen, planner.latest(None))] == [(20, 40)]
+    assert [one.wanted[1:] for (one,) in planner.plan(seen, planner.latest(None))] == [(20, 40)]
 
 
 def test_without_a_current_offset_an_available_now_run_starts_at_its_checkpoint() -> None:
@@ -490,7 +490,9 @@ def test_without_a_current_offset_an_available_now_run_starts_at_its_checkpoint(
     topics.append("a-0", 5)
     planner = Query(topics, startingOffsets="latest").planner
 
-    assert [one.wanted[1:] for one in planner.plan(checkpoint, planner.latest(None))] == [(20, 25)]
+    assert [one.wanted[1:] for (one,) in planner.plan(checkpoint, planner.latest(None))] == [
+        (20, 25)
+    ]
 
 
 def test_without_a_current_offset_a_start_that_cannot_be_found_is_an_error_once_spark_asks_for_it() -> (
@@ -516,7 +518,7 @@ def test_without_a_current_offset_a_topic_that_is_named_again_is_read_on() -> No
     planner = Query(topics, subscribe="a,b").planner
     target = planner.latest(None)
     assert planner.plan(seen, logged) == []
-    assert [one.wanted for one in planner.plan(logged, target)] == [(tp("a-0"), 3, 5)]
+    assert [one.wanted for (one,) in planner.plan(logged, target)] == [(tp("a-0"), 3, 5)]
 
 
 # While topics change.

@@ -34,7 +34,7 @@ class Stream(Query):
     def task(self, piece: StreamPiece, columns: Sequence[str] = ("offset",)) -> Iterator[Any]:
         """Return the rows of one task: tuples, or values if there is only one column."""
         reader = open_reader(str(self.path))
-        for batch in reader.read_stream_piece(piece, columns, self.parsed):
+        for batch in reader.read_stream_task((piece,), columns, self.parsed):
             rows = zip(*(batch[name].to_pylist() for name in columns), strict=True)
             yield from (row[0] if len(columns) == 1 else row for row in rows)
 
@@ -81,7 +81,7 @@ def test_a_task_gives_the_columns_that_are_asked_for_in_their_order(cluster: Clu
         (rows,) = (
             rows
             for piece in stream.plan()
-            for rows in reader.read_stream_piece(piece, columns, stream.parsed)
+            for rows in reader.read_stream_task((piece,), columns, stream.parsed)
         )
         assert rows.schema == pa.schema([ROW_SCHEMA.field(name) for name in columns])
         assert (rows["topic"].to_pylist(), rows["partition"].to_pylist()) == (["t"], [0])

@@ -68,6 +68,17 @@ def test_pieces_take_about_as_many_bytes_each(
     assert max(sizes) - min(sizes) <= 3 * RECORDS
 
 
+def test_the_size_of_a_range_is_that_of_its_batches(log: PartitionLog) -> None:
+    state = log.state()
+    whole = log.size_in_bytes(state)
+    assert log.bytes_between(state, 0, 300) == whole
+    for start, end in [(0, 150), (40, 300), (35, 260), (100, 105)]:
+        found = log.bytes_between(state, start, end)
+        assert found is not None
+        assert abs(found - whole * (end - start) // 300) <= 2 * whole // BATCHES
+    assert log.bytes_between(state, 100, 100) == 0
+
+
 def test_a_small_range_is_not_split(log: PartitionLog) -> None:
     state = log.state()
     assert log.split_points(state, 0, 300, piece_bytes=log.size_in_bytes(state)) == []

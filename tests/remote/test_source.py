@@ -227,7 +227,7 @@ def test_range_past_the_end_is_data_loss_at_once(
         )
         reader = open_topics(options)
         piece = StreamPiece(OffsetRange(A0, 3, 9), reader.source.topic("a").topic_id)
-        batches = reader.read_stream_piece(piece, ["offset"], options)
+        batches = reader.read_stream_task((piece,), ["offset"], options)
         return [offset for rows in batches for offset in rows.column("offset").to_pylist()]
 
     with pytest.raises(DataLossError, match=r"a-0 from offset 5 to 9 .* offsets 0 to 5"):

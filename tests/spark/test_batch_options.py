@@ -111,3 +111,19 @@ def test_rows_of_a_transaction_are_read_once_it_is_committed_or_at_once_if_uncom
     assert offsets() == first + last
     assert offsets(**uncommitted) == first + aborted + last
     assert offsets(startingOffsets='{"t":{"0":7}}', minPartitions=4) == last
+
+
+def test_small_ranges_share_tasks_unless_that_is_turned_off(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = spark.range(120).selectExpr(
+        "CAST(id AS STRING) AS value", "CAST(id % 40 AS INT) AS partition"
+    )
+    save(rows.coalesce(1), tmp_path, topic="many", num_partitions=40)
+
+    frame = load(spark, tmp_path, subscribe="many")
+    assert frame.rdd.getNumPartitions() == 16
+    found = frame.select("partition", "offset").collect()
+    assert [*map(tuple, found)] == [(n // 3, n % 3) for n in range(120)]
+    alone = load(spark, tmp_path, subscribe="many", shareTasks="false")
+    assert alone.rdd.getNumPartitions() == 40

@@ -144,6 +144,18 @@ def test_a_stream_has_the_requested_columns_and_number_of_tasks(
     assert reading.tasks == [4]
 
 
+def test_small_ranges_share_tasks_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    reading = Reading(spark, tmp_path, t=40)
+    for partition in range(40):
+        reading.send("t", *"ab", partition=partition)
+
+    reading.run()
+    assert [(row.partition, row.offset) for row in reading.batches[0]] == [
+        *itertools.product(range(40), range(2))
+    ]
+    assert reading.tasks == [16]
+
+
 # Triggers.
 
 

@@ -220,9 +220,16 @@ def test_a_large_range_is_split_where_batches_begin(cluster: Cluster) -> None:
     with cluster.producer(batch_size=1) as producer:
         for _ in range(40):
             producer.send("events", "v" * 1000, partition=0)
-    if cluster.is_remote:
-        return  # Brokers do not tell sizes.
     view = reader_of(cluster).source.views([NEW])[NEW]
+    if cluster.is_remote:  # Brokers do not tell sizes.
+        assert view.bytes_between(10, 30) is None
+        return
+    of_all, some = view.bytes_between(0, 40), view.bytes_between(10, 30)
+    assert of_all is not None
+    assert some is not None
+    assert 40_000 < of_all < 50_000
+    assert 20_000 - 4096 < some < 25_000 + 4096  # the distance of index entries
+    assert view.bytes_between(30, 30) == 0
     points = view.split_points(10, 30, piece_bytes=5_000)
     assert points == sorted({*points})
     sizes = [end - start for start, end in itertools.pairwise([10, *points, 30])]

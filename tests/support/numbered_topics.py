@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_kbatch.errors import UnknownTopicOrPartitionError
-from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
+from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, OffsetRange, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.store.source import FoundTopic
 
@@ -41,6 +41,10 @@ class ALog:
         size = end_offset - start_offset
         return [start_offset + size * piece // pieces for piece in range(1, pieces)]
 
+    def bytes_between(self, start_offset: int, end_offset: int) -> int:
+        """Count a million bytes for each record."""
+        return max(end_offset - start_offset, 0) * 1_000_000
+
 
 class TopicsInMemory:
     """Topics as planning sees them; counts how often it looks at logs."""
@@ -74,6 +78,12 @@ class TopicsInMemory:
     def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
         """Return nothing: no commit has overwritten anything."""
         return ""
+
+    def common_cuts(
+        self, wanted: Iterable[OffsetRange], *, piece_bytes: int
+    ) -> Sequence[Mapping[TopicPartition, int]]:
+        """Return no cuts: partitions are apart."""
+        return ()
 
 
 def tp(name: str) -> TopicPartition:
@@ -130,6 +140,12 @@ class FakeTopics:
 
     def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
         return ""
+
+    def common_cuts(
+        self, wanted: Iterable[OffsetRange], *, piece_bytes: int
+    ) -> Sequence[Mapping[TopicPartition, int]]:
+        """Return no cuts: partitions are apart."""
+        return ()
 
     def _known(self, topic: str) -> str:
         if topic not in self.logs:

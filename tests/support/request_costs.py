@@ -115,8 +115,8 @@ def requests_of_reader(tasks: int, interval_s: int) -> Requests:
             while stream.clock.at_ms < next_ms:
                 end = planner.latest(start)
                 if end != start:
-                    for piece in planner.plan(start, end):
-                        [*stores.open_topics(options).read_stream_piece(piece, ["value"], options)]
+                    for pieces in planner.plan(start, end):
+                        [*stores.open_topics(options).read_stream_task(pieces, ["value"], options)]
                     start = end
                 stream.clock.at_ms += _ASKED_EVERY_MS
             asked.update(stream.objects.taken())

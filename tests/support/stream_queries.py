@@ -48,10 +48,14 @@ class Query:
             self.logged = _through_json(end)
         return self.logged
 
-    def plan(self) -> list[StreamPiece]:
+    def tasks(self) -> list[tuple[StreamPiece, ...]]:
         """Plan the logged batch."""
         assert self.logged is not None
         return self.planner.plan(self.start(), self.logged)
+
+    def plan(self) -> list[StreamPiece]:
+        """Plan the logged batch; return the pieces of all its tasks."""
+        return [one for task in self.tasks() for one in task]
 
     def commit(self) -> None:
         """Commit the logged batch."""

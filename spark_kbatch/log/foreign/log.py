@@ -48,7 +48,7 @@ from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOut
 from spark_kbatch.files import Files
 from spark_kbatch.log.batch_headers import follow, header_at
 from spark_kbatch.log.foreign.missing import end_of, find_missing, traces
-from spark_kbatch.log.lookup import SegmentViews, TimeLookup, split_points
+from spark_kbatch.log.lookup import SegmentViews, TimeLookup, bytes_between, split_points
 from spark_kbatch.log.producers.replay import (
     AbortedSearch,
     BatchPosition,
@@ -276,6 +276,13 @@ class ForeignLog:
             return []
         segments = self._as_views(view)
         return split_points(self.files, segments, start_offset, end_offset, piece_bytes)
+
+    def bytes_between(self, start_offset: int, end_offset: int) -> int | None:
+        """Return about the size of a range of the log, as of that look; see `lookup.bytes_between`."""
+        view = self._view
+        if view is None or not view.segments:
+            return 0
+        return bytes_between(self.files, self._as_views(view), start_offset, end_offset)
 
     def _as_views(self, view: View) -> SegmentViews:
         segments = view.segments

@@ -257,6 +257,10 @@ class ForeignLogView:
         """Return offsets that split a range of the log into pieces of about equal size."""
         return self._log.split_points(start_offset, end_offset, piece_bytes=piece_bytes)
 
+    def bytes_between(self, start_offset: int, end_offset: int) -> int | None:
+        """Return about the size of a range of the log; None if it was deleted meanwhile."""
+        return self._log.bytes_between(start_offset, end_offset)
+
 
 def _read(files: Files, log_dir: Path, name: str) -> dict[TopicPartition, int]:
     try:
