@@ -76,7 +76,7 @@ DOORS = {
         "accumulator", "batch", "futures", "idempotence", "memory", "metrics", "producer", "sender",
         "task_producer",
     },
-    "consumer": {"planning", "reading", "rows", "same_topic", "stream_planner", "topic_reader"},
+    "consumer": {"lag", "planning", "reading", "rows", "same_topic", "stream_planner", "topic_reader"},
     "replica": {
         "administration", "cluster_creation", "delayed_fetch", "manager", "partition", "view",
     },
@@ -95,14 +95,15 @@ DOORS = {
         "catalog", "folder_store", "foreign_store", "group_records", "job", "offsets_store", "ownership", "parts", "transports",
     },
     "opening": {"cluster", "stores"},
-    "spark": {"demo", "functions", "hadoop", "maintaining", "source"},
+    "spark": {"demo", "functions", "hadoop", "lag", "maintaining", "source"},
     "cli": {"main"},
 }  # fmt: skip
 
 # What the faces import at run time, of rooms that are not their own: clusters are opened in one room.
 FACES = {
     "spark": {
-        "columns.functions", "columns.reading", "columns.writing", "errors", "model", "opening.stores", "options", "store.job",
+        "columns.functions", "columns.reading", "columns.writing", "consumer.lag", "errors", "model", "opening.stores", "options",
+        "store.job",
         "store.repetitions", "terminal", "bucket.maintenance",
     },
     "cli": {

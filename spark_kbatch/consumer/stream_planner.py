@@ -24,7 +24,8 @@ then, because partitions were added. So `initial` returns {} in place of an erro
 no end says where the query started.
 
 `ids` and `initial` are left out if there are none: an offset of Spark's own connector is one of ours.
-`@kbatch` cannot be a topic, because topic names have no `@`.
+`@kbatch` cannot be a topic, because topic names have no `@`. The logs' ends that a query's progress shows have
+`"log_ends": true` in it too; they are in no checkpoint.
 
 An end without partitions that the query has read loses their offsets. If the options of a restarted
 query leave some out, `latest` fails before Spark logs such an end. With Spark 4.1 it cannot, because it
@@ -227,8 +228,14 @@ class StreamPlanner:
         self._is_available_now = True
 
     def report_latest(self) -> dict[str, Any] | None:
-        """Return the logs' ends that the last call of `latest` found, ignoring limits; None if none."""
-        return self._latest.to_json() if self._latest is not None and self._latest.offsets else None
+        """Return the logs' ends that the last call of `latest` found, ignoring limits; None if none.
+
+        They have a mark, because before 4.2 Spark reports other offsets in their place.
+        """
+        if self._latest is None or not self._latest.offsets:
+            return None
+        found = self._latest.to_json()
+        return found | {KBATCH_KEY: {**found.get(KBATCH_KEY, {}), _LOG_ENDS: True}}
 
     # What is there.
 
@@ -507,7 +514,7 @@ class _TopicsSeen(planning.TopicsLookedUp):
 
 KBATCH_KEY = "@kbatch"
 _PARTITION = re.compile("[0-9]{1,10}")
-_IDS, _INITIAL = "ids", "initial"
+_IDS, _INITIAL, _LOG_ENDS = "ids", "initial", "log_ends"
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -562,6 +569,14 @@ class StreamOffset:
 def is_another_topic(topic: str, ids: Mapping[str, str], later: Mapping[str, str]) -> bool:
     """Return True if a topic was recreated between two looks; False if an id is missing."""
     return topic in ids and topic in later and ids[topic] != later[topic]
+
+
+def without_mark(value: object) -> tuple[object, bool]:
+    """Return an offset's JSON form without the mark that `report_latest` gives it, and whether it had that."""
+    ours = value.get(KBATCH_KEY) if isinstance(value, dict) else None
+    if not isinstance(ours, dict) or not isinstance(value, dict) or _LOG_ENDS not in ours:
+        return value, False
+    return {**value, KBATCH_KEY: {k: v for k, v in ours.items() if k != _LOG_ENDS}}, True
 
 
 def _by_topic(offsets: Offsets) -> dict[str, Any]:

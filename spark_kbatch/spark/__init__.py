@@ -10,6 +10,7 @@ messages. Only a streaming query's offsets come from one process that lives as l
     writer         writes: tasks and their commit, of a batch or a micro-batch
     functions      functions of columns
     maintaining    maintenance of a bucket as a job
+    lag            a listener of streaming queries that tells their lag
     hadoop         options of a bucket's store from a session's configuration
     process        logging, garbage collection and short errors in Spark's Python processes
     demo           the demo
