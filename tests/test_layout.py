@@ -76,7 +76,7 @@ DOORS = {
         "accumulator", "batch", "futures", "idempotence", "memory", "metrics", "producer", "sender",
         "task_producer",
     },
-    "consumer": {"lag", "planning", "reading", "rows", "same_topic", "stream_planner", "topic_reader"},
+    "consumer": {"group_commits", "lag", "planning", "reading", "rows", "same_topic", "stream_planner", "topic_reader"},
     "replica": {
         "administration", "cluster_creation", "delayed_fetch", "manager", "partition", "view",
     },

@@ -111,6 +111,22 @@ def test_before_4_2_the_lag_is_refused(reading: Reading, spark: SparkSession) ->
         LagListener(spark)
 
 
+def test_a_query_is_shown_as_a_consumer_group(reading: Reading) -> None:
+    """With Spark before 4.2, the last micro-batch of a run is committed by the next run."""
+    reading.send("t", *"abc")
+    options = {"commit.group.id": "app"}
+    reading.run(**options)
+    reading.send("t", *"de")
+    (group,) = reading.cluster.groups()
+
+    assert (group.group_id, group.state) == ("app", "Empty")
+    assert group.offsets[T0].committed_offset == (3 if TELLS_WHERE_IT_IS else 0)
+    assert group.lag == (2 if TELLS_WHERE_IT_IS else 5)
+    reading.run(**options)
+    (group,) = reading.cluster.groups()
+    assert group.offsets[T0].committed_offset == (5 if TELLS_WHERE_IT_IS else 3)
+
+
 def test_a_listener_takes_functions_alone(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match=r"on_lag is 3; accepted: a function"):
         LagListener(spark, 3)  # type: ignore[arg-type]
