@@ -76,7 +76,7 @@ class GroupCommits:
             is_running = not self._idle.is_set()
             self._idle.clear()
         if not is_running:
-            threading.Thread(target=self._run, name="group-commits", daemon=True).start()
+            threading.Thread(target=self._run, name="kbatch-group-commits", daemon=True).start()
         elif not is_last:
             return  # the thread takes them, and a call has waited for it already
         self._idle.wait(WAIT_S)
