@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_kbatch.bucket.maintenance import Maintained
+    from spark_kbatch.consumer.lag import Lag
     from spark_kbatch.errors import (
         ApiError,
         AuthenticationError,
@@ -127,6 +128,7 @@ if TYPE_CHECKING:
     from spark_kbatch.remote.topics import RemoteTopic
     from spark_kbatch.server.intercepts import InterceptedRequest
     from spark_kbatch.server.server import Server
+    from spark_kbatch.spark.lag import LagListener
     from spark_kbatch.store.commits import Commit
     from spark_kbatch.values.decoded import DecodedValues
 
@@ -157,6 +159,8 @@ __all__ = [
     "InvalidValueError",
     "KBatchError",
     "KafkaStorageError",
+    "Lag",
+    "LagListener",
     "LogDirLockedError",
     "LogOffsets",
     "MirrorFencedError",
@@ -197,6 +201,7 @@ __all__ = [
     "connect",
     "decode_values",
     "encode_values",
+    "lag",
     "maintain",
     "mirror",
     "open",
@@ -212,6 +217,8 @@ _MODULES = {
     "Commit": "store.commits",
     "DecodedValues": "values.decoded",
     "InterceptedRequest": "server.intercepts",
+    "Lag": "consumer.lag",
+    "LagListener": "spark.lag",
     "LogOffsets": "model",
     "MirrorProgress": "mirroring.copying",
     "OffsetAndTimestamp": "model",
@@ -471,6 +478,32 @@ def register(spark: SparkSession) -> None:
     from spark_kbatch.spark.source import register as register_source  # noqa: PLC0415  loads pyspark
 
     register_source(spark)
+
+
+def lag(progress: Mapping[str, Any] | str | None) -> Lag | None:
+    """Return how many offsets a streaming query is behind the logs, by its progress.
+
+        query = spark.readStream.format("kbatch")...start()
+        print(spark_kbatch.lag(query.lastProgress))
+
+    It is the lag as the micro-batch ended that the progress is of, against the logs' ends when that was planned. With
+    `isolation.level` read_committed, the default, a log ends where its first open transaction starts. Sources of
+    `format("kafka")` are told too. A run with Trigger.AvailableNow knows of the ends at its start alone.
+
+    Args:
+        progress: `query.lastProgress`, or one of its sources, or the JSON text of either, such as a line that a
+            listener has stored. None is accepted, for a query that has not yet run a micro-batch.
+
+    Returns:
+        The lag over all partitions that the query reads. None if it reads no topics, or if the progress does not
+        tell the lag yet: the micro-batch that a restarted query repeats was planned by its earlier run.
+
+    Raises:
+        ConfigError: the progress is of Spark before 4.2, which does not report where the logs end; or it is none.
+    """
+    from spark_kbatch.consumer.lag import lag as lag_of  # noqa: PLC0415  loads the planner
+
+    return lag_of(progress)
 
 
 def maintain(

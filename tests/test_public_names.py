@@ -54,7 +54,7 @@ GOLDEN = REPOSITORY / "tests" / "golden" / "python" / "public.txt"
 REFERENCE = (REPOSITORY / "docs" / "site" / "python-api.md").read_text("utf-8")
 
 # Besides values and exceptions. All other objects come from calls; how they are constructed is not public.
-_CONSTRUCTED = {testing.KafkaServer}
+_CONSTRUCTED = {spark_kbatch.LagListener, testing.KafkaServer}
 # Values in what public methods return; their names are not exported.
 _RETURNED = (
     Garbage, AbandonedJob, DeletedTopic, Deletion, NotRemoved, Waiting,

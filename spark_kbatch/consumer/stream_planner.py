@@ -24,7 +24,8 @@ then, because partitions were added. So `initial` returns {} in place of an erro
 no end says where the query started.
 
 `ids` and `initial` are left out if there are none: an offset of Spark's own connector is one of ours.
-`@kbatch` cannot be a topic, because topic names have no `@`.
+`@kbatch` cannot be a topic, because topic names have no `@`. The logs' ends that a query's progress shows have
+`"log_ends": true` in it too; they are in no checkpoint.
 
 An end without partitions that the query has read loses their offsets. If the options of a restarted
 query leave some out, `latest` fails before Spark logs such an end. With Spark 4.1 it cannot, because it
@@ -100,6 +101,7 @@ class StreamPlanner:
         options: ReadOptions,
         open_topics: Callable[[], TopicLookup],
         monotonic_ms: Callable[[], int],
+        on_processed: OnProcessed | None = None,
     ) -> None:
         """Plan for one query.
 
@@ -107,9 +109,10 @@ class StreamPlanner:
             options: of the stream.
             open_topics: opens what lies at PATH; called again for each question.
             monotonic_ms: the clock.
+            on_processed: is told where the query has got to, as far as it has processed what it planned.
         """
         self._options, self._open_topics = options, open_topics
-        self._monotonic_ms = monotonic_ms
+        self._monotonic_ms, self._on_processed = monotonic_ms, on_processed
         self._loss = DataLoss(fail=options.fail_on_data_loss)
         self._delay = TriggerDelay(
             options.min_offsets_per_trigger or 0, options.max_trigger_delay_ms
@@ -118,6 +121,7 @@ class StreamPlanner:
         self._told_initial: StreamOffset | None = None  # what Spark was told in this run
         self._initial_error: KBatchError | None = None  # why that is {}
         self._position: StreamOffset | None = None  # where Spark is, as far as it has said so
+        self._planned: StreamOffset | None = None  # the last end in this run that had ranges
         # A logged end without partitions that the options name again, and the same end with them.
         self._rejoined: tuple[StreamOffset, StreamOffset] | None = None
         self._latest: StreamOffset | None = None
@@ -158,6 +162,15 @@ class StreamPlanner:
         if self._initial_error is not None and known == self._told_initial:
             raise self._initial_error
         end = self._end_after(known, limited=limited)
+        # Spark has run the last micro-batch before it asks for the next one. Where it does not say where it is, an
+        # end is not enough that it had planned without ranges: at a restart it may be yet to be processed.
+        if (processed := known or self._planned) is not None and self._latest is not None:
+            self._tell_processed(
+                processed,
+                self._latest.offsets,
+                self._latest.ids,
+                is_last=self._is_available_now and end == processed,
+            )
         # Spark compares texts: to show that nothing is new, return exactly the one it passed.
         return start if start is not None and end == known else end.to_json()
 
@@ -216,6 +229,8 @@ class StreamPlanner:
         if self._available is not None and self._latest is not None:
             self._ensure_available(last, self._latest, seen)
         ranges = [one for one in self._ranges(first, last, seen) if one.start < one.end]
+        self._tell_processed(first, seen.views, seen.ids)
+        self._planned = last
         # A query that comes from a place without ids goes on with those of this one.
         ids = {**seen.ids, **last.ids}
         return [
@@ -231,8 +246,31 @@ class StreamPlanner:
         self._is_available_now = True
 
     def report_latest(self) -> dict[str, Any] | None:
-        """Return the logs' ends that the last call of `latest` found, ignoring limits; None if none."""
-        return self._latest.to_json() if self._latest is not None and self._latest.offsets else None
+        """Return the logs' ends that the last call of `latest` found, ignoring limits; None if none.
+
+        They have a mark, because before 4.2 Spark reports other offsets in their place.
+        """
+        if self._latest is None or not self._latest.offsets:
+            return None
+        found = self._latest.to_json()
+        return found | {KBATCH_KEY: {**found.get(KBATCH_KEY, {}), _LOG_ENDS: True}}
+
+    def _tell_processed(
+        self,
+        position: StreamOffset,
+        there: Collection[TopicPartition],
+        ids: Mapping[str, str],
+        *,
+        is_last: bool = False,
+    ) -> None:
+        """Tell `on_processed` where the query has got to in those partitions that are still there."""
+        if self._on_processed is not None:
+            offsets = {
+                tp: offset
+                for tp, offset in position.offsets.items()
+                if tp in there and not is_another_topic(tp.topic, position.ids, ids)
+            }
+            self._on_processed(offsets, is_last)
 
     # What is there.
 
@@ -512,9 +550,11 @@ class _TopicsSeen(planning.TopicsLookedUp):
 
 KBATCH_KEY = "@kbatch"
 _PARTITION = re.compile("[0-9]{1,10}")
-_IDS, _INITIAL = "ids", "initial"
+_IDS, _INITIAL, _LOG_ENDS = "ids", "initial", "log_ends"
 
 Offsets = Mapping[TopicPartition, int]
+# Takes the next offsets, and whether a run ends with them.
+OnProcessed = Callable[[Offsets, bool], object]
 
 
 @dataclass(frozen=True)
@@ -567,6 +607,14 @@ class StreamOffset:
 def is_another_topic(topic: str, ids: Mapping[str, str], later: Mapping[str, str]) -> bool:
     """Return True if a topic was recreated between two looks; False if an id is missing."""
     return topic in ids and topic in later and ids[topic] != later[topic]
+
+
+def without_mark(value: object) -> tuple[object, bool]:
+    """Return an offset's JSON form without the mark that `report_latest` gives it, and whether it had that."""
+    ours = value.get(KBATCH_KEY) if isinstance(value, dict) else None
+    if not isinstance(ours, dict) or not isinstance(value, dict) or _LOG_ENDS not in ours:
+        return value, False
+    return {**value, KBATCH_KEY: {k: v for k, v in ours.items() if k != _LOG_ENDS}}, True
 
 
 def _by_topic(offsets: Offsets) -> dict[str, Any]:

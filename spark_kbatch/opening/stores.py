@@ -38,11 +38,14 @@ from spark_kbatch.store.job import WriteJob
 from spark_kbatch.store.os_errors import translating
 from spark_kbatch.store.reports import GivenUp
 from spark_kbatch.store.source import Source
-from spark_kbatch.store.store import Store
+from spark_kbatch.store.store import Groups, Store
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.store import BucketStore, StreamPoll
-    from spark_kbatch.consumer.stream_planner import StreamPlanner
+    from spark_kbatch.consumer.stream_planner import OnProcessed, StreamPlanner
+
+# A commit of a group's offsets reads all of `__consumer_offsets`, or connects to the server.
+_FOLDER_COMMIT_MS = 10_000
 
 
 def is_of_real_cluster(address: StrPath) -> bool:
@@ -248,8 +251,10 @@ def ensure_selection_exists(options: ReadOptions, *, is_batch: bool) -> None:
 
     A stream that resumes from its checkpoint does not need what its starting offsets name.
 
-    Raises the errors of `planning.ranges`.
+    Raises the errors of `planning.ranges`, and of `_groups_of`.
     """
+    if options.commit_group_id is not None:
+        _groups_of(options)
     topics = open_topics(options).source
     if is_batch:
         planning.ranges(options, topics)
@@ -267,7 +272,40 @@ def open_stream(options: ReadOptions) -> StreamPlanner:
 
     if bucket_scheme(options.path):  # whose ledger need not be read from the start each time
         open_source = _polled(options)
-    return StreamPlanner(options, open_source, monotonic_ms)
+    return StreamPlanner(options, open_source, monotonic_ms, _commits_to_group(options))
+
+
+def _commits_to_group(options: ReadOptions) -> OnProcessed | None:
+    """Return what commits how far a stream has read to the group that its options name; None if they name none.
+
+    Raises the errors of `_groups_of`.
+    """
+    if options.commit_group_id is None:
+        return None
+    from spark_kbatch.consumer.group_commits import GroupCommits  # noqa: PLC0415  few streams do
+
+    _groups_of(options)
+    return GroupCommits(
+        options.commit_group_id,
+        lambda: _groups_of(options),  # as it is then, like the topics
+        monotonic_ms,
+        pause_ms=0 if options.cluster is not None else _FOLDER_COMMIT_MS,
+    ).commit
+
+
+def _groups_of(options: ReadOptions) -> Groups:
+    """Return the consumer groups of the place that read options name.
+
+    Raises:
+        ConfigError: it keeps none.
+    """
+    store = _store_of(options)
+    if store.groups is None:
+        raise ConfigError(
+            f"option 'commit.group.id' is {options.commit_group_id!r}, and {store.address} keeps no consumer groups: "
+            f"{store.why_not}; leave the option out"
+        )
+    return store.groups
 
 
 def _polled(options: ReadOptions) -> Callable[[], Source]:

@@ -167,7 +167,7 @@ FORBIDDEN_KAFKA_KEYS = {
     "value.deserializer": "the option 'value.format' says what values are: binary, string or avro",
     "key.serializer": "keys are written as they are, string or binary",
     "value.serializer": "values are written as they are, string or binary",
-    "enable.auto.commit": "offsets are given by options, nothing is committed",
+    "enable.auto.commit": "offsets are given by options, and nothing is committed but with 'commit.group.id'",
     "interceptor.classes": "there is no Java client to intercept",
     "transactional.id": "every job is a transaction, and a stream is identified by its query",
 }

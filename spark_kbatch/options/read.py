@@ -55,6 +55,7 @@ NoMatch: TypeAlias = Literal["error", "latest"]
 
 _BATCH_ONLY = ("endingOffsets", "endingOffsetsByTimestamp")
 _OURS = "@"  # starts a key beside the topics in a stream's offsets; no topic's name has it
+_GROUP_ID_BYTES_MAX = 2**15 - 1  # in Kafka's protocol
 _TIME = re.compile(r"(-?[0-9]{1,19}) *(us|ms|s|m|min|h|d)?")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -248,6 +249,12 @@ def _timestamps(key: str, value: str) -> Timestamps:
     return Timestamps(key, _by_partition(key, value, accepts, {})[0])
 
 
+def _group_id(key: str, value: str) -> str:
+    if not 0 < len(value.strip().encode()) <= _GROUP_ID_BYTES_MAX:
+        kinds.refuse(key, value, f"a name of 1 to {_GROUP_ID_BYTES_MAX} bytes")
+    return value.strip()
+
+
 def _time_ms(key: str, value: str) -> int:
     """Parse a duration in Spark's notation; a bare number is in milliseconds."""
     found = _TIME.fullmatch(value.strip().lower())
@@ -302,6 +309,7 @@ class ReadOptions:
     foreign_end: str | None = option("foreign.end", kinds.one_of(*FOREIGN_ENDS), None, "Where to end in a real broker's log directory: with `log` after the last valid batch of each log, with `checkpoint` at the high watermark that the broker last wrote to its checkpoint. Without it a read ends as with `log`, but fails once it comes to records that are missing, as the broker's own files show; with `log` these are left out.")
     max_decompressed_batch_bytes: int = option("max.decompressed.batch.bytes", kinds.number(1), MAX_DECOMPRESSED_BATCH_BYTES, "Largest size, in bytes, that one compressed batch may expand to; a larger one is an error. A task holds one such batch in memory, and a few KB of a damaged or hostile log can expand to gigabytes.", "1073741824 (1 GiB)")
     poll_ms: int = option("poll.ms", kinds.number(0), 500, "In a bucket: how long a stream that found nothing new waits before it asks the store again; up to ten times as long after a while without news. What is committed in that time is seen late: `processAllAvailable()` may return without it. Each time costs a request; with 0, the store is asked whenever Spark asks. Ignored elsewhere, and in a batch.")
+    commit_group_id: str | None = option("commit.group.id", kinds.OptionKind(_group_id, "a name"), None, "Consumer group as whose offsets a stream commits how far it has read, for what [shows the lag of groups](streams.md#lag). The group must have no members, and no query starts from it. A bucket and a broker's log directory keep no groups, and refuse it. Ignored in a batch.", "not set")
     patience: Patience = made_of(
         Option("groupIdPrefix", kinds.stripped("any"), None, "Ignored: there are no consumer groups."),
         Option("kafkaConsumer.pollTimeoutMs", kinds.number(0, LONG_MAX), None, "How long a task waits for the next records of a real cluster, in spite of lost connections and leaders that move. Ignored with a folder, which is read without waiting.", "kafka.default.api.timeout.ms, 1 minute"),
@@ -334,7 +342,12 @@ def parse_read_options(options: Mapping[str, str], *, warn: bool = True) -> Read
     ending: Bound = _bound(given, "ending") or given.get("endingOffsets")
     parsed = _general(options, given, starting, ending, no_match)
     _ensure_ordered(starting, ending)
-    for key in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
+    for key in (
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "commit.group.id",
+    ):
         if warn and key in given:
             logger.warning("option %r is ignored in a batch read", key)
     return parsed

@@ -11,6 +11,7 @@ process that commits has neither a session nor a JVM: it reads the query's check
     writer         writes: tasks and their commit, of a batch or a micro-batch
     functions      functions of columns
     maintaining    maintenance of a bucket as a job
+    lag            a listener of streaming queries that tells their lag
     hadoop         options of a bucket's store from a session's configuration
     process        logging, garbage collection and short errors in Spark's Python processes
     demo           the demo

@@ -450,7 +450,7 @@ def test_the_latest_offset_is_reported_regardless_of_the_limit() -> None:
 
     assert query.planner.report_latest() == {
         "a": {"0": 20},
-        "@kbatch": {"ids": {"a": "id-1"}},
+        "@kbatch": {"ids": {"a": "id-1"}, "log_ends": True},
     }
 
 

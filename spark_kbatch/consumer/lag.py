@@ -1,0 +1,98 @@
+"""The lag of a streaming query: how many offsets are in the logs past what it has read.
+
+It is computed from what Spark reports of a trigger, one object for each source:
+
+    endOffset       where the micro-batch ended: a `StreamOffset`
+    latestOffset    where the logs ended when it was planned: the same, with the mark `log_ends`
+
+The mark is there because Spark before 4.2 asks a source for no such end, and reports the micro-batch's own as the
+latest offset; a lag made of that would always be 0.
+
+Source: Spark connector/kafka-0-10-sql/.../KafkaMicroBatchStream.scala metrics, toString; Spark
+sql/core/.../streaming/runtime/ProgressReporter.scala; PySpark sql/streaming/listener.py SourceProgress.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from spark_kbatch.consumer.stream_planner import StreamOffset, is_another_topic, without_mark
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.options import arguments
+
+# Spark's own connector, which measures with Kafka's client on every version.
+_KAFKA = "KafkaV2["
+
+
+class Lag(NamedTuple):
+    """How far a streaming query is behind the logs, in offsets, by the names of Spark's Kafka connector.
+
+    Offsets are counted, not records: of transactions and compacted topics there are fewer rows.
+    """
+
+    minOffsetsBehindLatest: int  # noqa: N815  Spark's
+    maxOffsetsBehindLatest: int  # noqa: N815
+    avgOffsetsBehindLatest: float  # noqa: N815
+    by_partition: Mapping[TopicPartition, int]  # sorted; the larger number if two sources read it
+
+
+def lag(progress: Mapping[str, Any] | str | None) -> Lag | None:
+    """Return the lag that a query's progress tells; None if it tells none. Arguments as `spark_kbatch.lag`."""
+    behind: dict[TopicPartition, int] = {}
+    for source in _sources(progress):
+        end, _ = _offset(source.get("endOffset"))
+        if end is None:
+            continue  # it reads no topics, or has planned nothing yet
+        latest, is_log_end = _offset(source.get("latestOffset"))
+        if latest is None:
+            return None  # this micro-batch was planned by an earlier run
+        if not is_log_end and not str(source.get("description")).startswith(_KAFKA):
+            raise ConfigError(
+                "the progress does not tell where the logs end: before 4.2, Spark reports the end of the "
+                "micro-batch as latestOffset. Run the query with Spark 4.2 or newer; or give its source the "
+                "option 'commit.group.id', and look at the lag of that consumer group"
+            )
+        for tp, log_end in latest.offsets.items():
+            known = not is_another_topic(tp.topic, end.ids, latest.ids)
+            read = end.offsets.get(tp, 0) if known else 0
+            # A read of uncommitted data may be past the end.
+            behind[tp] = max(log_end - read, behind.get(tp, 0))
+    if not behind:
+        return None
+    numbers = behind.values()
+    average = sum(numbers) / len(numbers)
+    return Lag(min(numbers), max(numbers), average, dict(sorted(behind.items())))
+
+
+def _sources(progress: Mapping[str, Any] | str | None) -> Sequence[Mapping[str, Any]]:
+    found: Any = progress
+    if isinstance(progress, str):
+        try:
+            found = json.loads(progress)
+        except ValueError:
+            found = progress
+    if found is None:
+        return ()
+    if isinstance(found, Mapping):
+        sources = found.get("sources", [found] if "endOffset" in found else None)
+        if isinstance(sources, Sequence) and all(isinstance(one, Mapping) for one in sources):
+            return sources
+    arguments.refuse(
+        "progress", progress, "query.lastProgress, one of its sources, or the JSON text of either"
+    )
+
+
+def _offset(told: Any) -> tuple[StreamOffset | None, bool]:
+    """Return an offset of a progress, None if it is not one in topics, and whether it has the mark.
+
+    PySpark writes "null" or "None" where Spark has no offset.
+    """
+    try:
+        value, is_log_end = without_mark(json.loads(told) if isinstance(told, str) else told)
+        offset = StreamOffset.from_json(value)
+    except ValueError:  # a ConfigError is one
+        return None, False
+    return (offset if offset.offsets else None), is_log_end
