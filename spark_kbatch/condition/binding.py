@@ -62,7 +62,9 @@ class Leaf(NamedTuple):
     path: tuple[int | str, ...]
     kind: str  # of `_LITERALS`; else "other"
     operator: str
-    value: Any = None  # a scalar of the column's type; for IN an array, without null; a pattern; a bool
+    value: Any = (
+        None  # a scalar of the column's type; for IN an array, without null; a pattern; a bool
+    )
     has_null: bool = False  # a list has NULL
     is_negated: bool = False  # not of comparisons
 
@@ -131,10 +133,16 @@ class _Binder:
         if test.operator == "IS NULL":
             return leaf
         if kind == "other":
-            self._refuse(test.name, f"it is {_shown(type_)}, of which IS NULL and IS NOT NULL are taken, and tests of its fields")
+            self._refuse(
+                test.name,
+                f"it is {_shown(type_)}, of which IS NULL and IS NOT NULL are taken, and tests of its fields",
+            )
         if test.operator == "TRUE":
             if kind != "boolean":
-                self._refuse(test.name, f"it is {_shown(type_)}, and alone no condition; compare it with {_LITERALS[kind][1]}")
+                self._refuse(
+                    test.name,
+                    f"it is {_shown(type_)}, and alone no condition; compare it with {_LITERALS[kind][1]}",
+                )
             return leaf
         for one in test.literals:
             self._ensure_fits(test.name, type_, kind, one)
@@ -146,7 +154,9 @@ class _Binder:
             given = [one for one in test.literals if one.kind != "null"]
             exact = [self._exactly("=", one, type_, is_ms=is_ms) for one in given]
             values = [one for operator, one in exact if operator != "CONSTANT"]
-            return leaf._replace(value=pa.array(values, compared), has_null=len(given) < len(test.literals))
+            return leaf._replace(
+                value=pa.array(values, compared), has_null=len(given) < len(test.literals)
+            )
         operator = _NOT[test.operator] if is_negated else test.operator
         operator, value = self._exactly(operator, test.literals[0], type_, is_ms=is_ms)
         if operator != "CONSTANT":
@@ -162,12 +172,17 @@ class _Binder:
             if name.keys[place]:
                 is_headers = first.name == "headers" and place == 1
                 if not is_headers and not (types.is_map(type_) and _kind(type_.key_type) == "text"):
-                    self._refuse(name, "['...'] is for headers and for maps with keys of text; write a dot before a field")
+                    self._refuse(
+                        name,
+                        "['...'] is for headers and for maps with keys of text; write a dot before a field",
+                    )
                 path.append(name.parts[place])
                 type_ = pa.binary() if is_headers else type_.item_type
                 continue
             if not types.is_struct(type_):
-                self._refuse(name, f"{'.'.join(name.parts[:place])} is {_shown(type_)}, which has no fields")
+                self._refuse(
+                    name, f"{'.'.join(name.parts[:place])} is {_shown(type_)}, which has no fields"
+                )
             fields = [type_.field(n) for n in range(type_.num_fields)]
             path.append(self._index(name, place, fields))
             type_ = fields[int(path[-1])].type
@@ -181,9 +196,15 @@ class _Binder:
             return alike[0]
         what = "column" if place == 0 else f"field of {'.'.join(name.parts[:place])}"
         if alike:
-            self._refuse(name, f"several have the name {part!r} in upper or lower case; write it as one of {', '.join(names[n] for n in alike)}")
+            self._refuse(
+                name,
+                f"several have the name {part!r} in upper or lower case; write it as one of {', '.join(names[n] for n in alike)}",
+            )
         near = difflib.get_close_matches(part, names, n=1, cutoff=0.0)
-        self._refuse(name, f"no {what} has the name {part!r}; the nearest is {near[0] if near else 'none'}, there are: {', '.join(names)}")
+        self._refuse(
+            name,
+            f"no {what} has the name {part!r}; the nearest is {near[0] if near else 'none'}, there are: {', '.join(names)}",
+        )
 
     def _refuse(self, name: Name, why: str) -> Any:
         text.refuse(self._name, name.position, str(name), why)
@@ -196,17 +217,29 @@ class _Binder:
             instead = "a comparison: LIKE is for text and bytes"
         elif literal.kind in taken or literal.kind == "null":
             return
-        text.refuse(self._name, literal.position, literal.shown, f"{name} is {_shown(type_)}; write {instead}")
+        text.refuse(
+            self._name,
+            literal.position,
+            literal.shown,
+            f"{name} is {_shown(type_)}; write {instead}",
+        )
 
     def _pattern(self, literal: Literal) -> str:
         pattern = rf"\A(?s:{literal.value})\z"
         try:
             pc.match_substring_regex(pa.array([""]), pattern)
         except pa.ArrowInvalid:
-            text.refuse(self._name, literal.position, literal.shown, "the pattern is too large; write a shorter one")
+            text.refuse(
+                self._name,
+                literal.position,
+                literal.shown,
+                "the pattern is too large; write a shorter one",
+            )
         return pattern
 
-    def _exactly(self, operator: str, literal: Literal, type_: pa.DataType, *, is_ms: bool) -> tuple[str, Any]:
+    def _exactly(
+        self, operator: str, literal: Literal, type_: pa.DataType, *, is_ms: bool
+    ) -> tuple[str, Any]:
         """Return an operator and a value to compare with that mean the same, or CONSTANT and a bool."""
         value: Any = literal.value
         kind = _kind(type_)
@@ -215,13 +248,20 @@ class _Binder:
             if kind == "decimal":
                 scale, least = type_.scale, 1 - 10**type_.precision
             exact = Fraction(value) / _US_PER_MS if is_ms else Fraction(value) * 10**scale
-            operator, value = _whole(operator, exact, least, -1 - least if kind != "decimal" else -least)
+            operator, value = _whole(
+                operator, exact, least, -1 - least if kind != "decimal" else -least
+            )
             if kind == "decimal" and operator != "CONSTANT":
                 value = Decimal(value).scaleb(-scale, _CONTEXT)
         elif kind == "double":
             value = float(value)
             if math.isinf(value):
-                text.refuse(self._name, literal.position, literal.shown, "no double is as large; write a smaller number")
+                text.refuse(
+                    self._name,
+                    literal.position,
+                    literal.shown,
+                    "no double is as large; write a smaller number",
+                )
         elif kind == "bytes":
             value = value.encode() if isinstance(value, str) else value
         return operator, value

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kbatch.condition.binding import All, Any_, Bound, Leaf
+from spark_kbatch.condition.binding import All, Bound, Leaf
 
 # A column of rows, or the value that all rows have.
 Column: TypeAlias = pa.Array | pa.Scalar

@@ -48,15 +48,13 @@ _WORDS = frozenset("AND OR NOT IN BETWEEN IS NULL LIKE ESCAPE TRUE FALSE".split(
 _TURNED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _OPERATORS = {one: one for one in _TURNED} | {"==": "=", "<>": "!="}
 _TIMES = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
-_ESCAPE = re.compile(
-    r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([01][0-7]{2})|(.))|''", re.DOTALL
-)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([01][0-7]{2})|(.))|''", re.DOTALL)
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": r"\%", "_": r"\_"}  # fmt: skip
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _MOMENT = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?)(Z|[+-][0-9]{2}:[0-9]{2})?"
 )
-_EPOCH = datetime.datetime(1970, 1, 1)
+_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  of times with and without a zone
 _US = datetime.timedelta(microseconds=1)
 _ZONE_MAX = datetime.timedelta(hours=18)  # from UTC, in Java
 _SHOWN_MAX = 40
@@ -149,7 +147,12 @@ class _Parser:
                 before = found[-1]
                 if before.position + len(before.text) == end:
                     shown = before.text + match[0]
-                    refuse(self._name, before.position, shown, "suffixes are not taken; write the digits alone")
+                    refuse(
+                        self._name,
+                        before.position,
+                        shown,
+                        "suffixes are not taken; write the digits alone",
+                    )
             if match[0] in ("--", "/*", "::", "<=>"):
                 refuse(self._name, end, match[0], _INSTEAD[match[0]])
             found.append(_Token(kind, match[0], end, match["exponent"] is not None))
@@ -231,7 +234,9 @@ class _Parser:
         if self._takes("IS"):
             is_not = self._takes("NOT")
             if self._next.word != "NULL":
-                self._refuse_here("IS goes with NULL or NOT NULL alone; write = TRUE or = FALSE for others")
+                self._refuse_here(
+                    "IS goes with NULL or NOT NULL alone; write = TRUE or = FALSE for others"
+                )
             self._take()
             found: Node = Test("IS NULL", name)
             return Not(found) if is_not else found
@@ -251,7 +256,9 @@ class _Parser:
             return Test("TRUE", name)
         else:
             self._at = start
-            return Test(self._operator("a comparison, IN, BETWEEN, LIKE or IS"), name, (self._literal(),))
+            return Test(
+                self._operator("a comparison, IN, BETWEEN, LIKE or IS"), name, (self._literal(),)
+            )
         return Not(found) if is_not else found
 
     def _operator(self, taken: str) -> str:
@@ -276,12 +283,21 @@ class _Parser:
         parts, keys = [self._part("a column")], [False]
         while self._next.word in (".", "["):
             is_key = self._take().text == "["
-            parts.append(self._text("a text in single quotes") if is_key else self._part("a field", after_dot=True))
+            parts.append(
+                self._text("a text in single quotes")
+                if is_key
+                else self._part("a field", after_dot=True)
+            )
             keys.append(is_key)
             if is_key and not self._takes("]"):
                 self._refuse("]")
         if self._next.word == "(":
-            refuse(self._name, first.position, first.text, "functions are not taken; compare a column with a literal")
+            refuse(
+                self._name,
+                first.position,
+                first.text,
+                "functions are not taken; compare a column with a literal",
+            )
         return Name(tuple(parts), tuple(keys), first.position)
 
     def _part(self, taken: str, *, after_dot: bool = False) -> str:
@@ -302,8 +318,14 @@ class _Parser:
             return Literal("null", None, start.text, start.position)
         found = self._maybe_literal()
         if found is None:
-            if start.kind in ("word", "quoted") and start.word not in _WORDS and start.word not in _INSTEAD:
-                self._refuse_here("a column is compared with a literal alone; filter by two columns after the read")
+            if (
+                start.kind in ("word", "quoted")
+                and start.word not in _WORDS
+                and start.word not in _INSTEAD
+            ):
+                self._refuse_here(
+                    "a column is compared with a literal alone; filter by two columns after the read"
+                )
             self._refuse("a literal, such as 'text', 5, TRUE or DATE '2024-01-31'")
         return found
 
@@ -336,7 +358,12 @@ class _Parser:
             return None
         self._literals += 1
         if self._literals > LITERALS_MAX:
-            refuse(self._name, token.position, shown, f"more than {LITERALS_MAX} literals; join with a table of values after the read")
+            refuse(
+                self._name,
+                token.position,
+                shown,
+                f"more than {LITERALS_MAX} literals; join with a table of values after the read",
+            )
         return Literal(kind, value, shown, token.position)
 
     def _text(self, taken: str) -> str:
@@ -345,18 +372,27 @@ class _Parser:
             self._refuse(taken)
         self._take()
         if self._next.kind in ("text", "bytes"):
-            self._refuse_here("two texts in a row are not taken; write them as one, with '' for a quote")
+            self._refuse_here(
+                "two texts in a row are not taken; write them as one, with '' for a quote"
+            )
         found = _ESCAPE.sub(_unescaped, token.text[1:-1])
         try:  # a pair of surrogates is one character
             return found.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
-            refuse(self._name, token.position, token.text, "half of a pair of surrogates is no text; write X'...' for bytes")
+            refuse(
+                self._name,
+                token.position,
+                token.text,
+                "half of a pair of surrogates is no text; write X'...' for bytes",
+            )
 
     def _number(self, token: _Token) -> Decimal:
         value = Decimal(token.text)
         _, digits, exponent = value.as_tuple()
         if not token.is_double and max(len(digits), -int(exponent)) > DIGITS_MAX:
-            self._refuse_here(f"a number of more than {DIGITS_MAX} digits is none in Spark; write it with an exponent")
+            self._refuse_here(
+                f"a number of more than {DIGITS_MAX} digits is none in Spark; write it with an exponent"
+            )
         return value
 
     def _time(self, kind: str, text: str, shown: str, position: int) -> int:
@@ -383,7 +419,12 @@ class _Parser:
                 return (local - _EPOCH - ahead) // _US
         except ValueError:
             pass
-        refuse(self._name, position, shown, f"{kind.upper()} takes a time of the calendar such as {taken}")
+        refuse(
+            self._name,
+            position,
+            shown,
+            f"{kind.upper()} takes a time of the calendar such as {taken}",
+        )
 
     def _pattern(self) -> Literal:
         """Return the pattern of LIKE as a regular expression."""
@@ -401,7 +442,12 @@ class _Parser:
                 one = next(characters, "")
                 if one not in ("%", "_", escape):
                     what = f"stands before {one!r}" if one else "is at the end"
-                    refuse(self._name, token.position, token.text, f"the escape character {escape!r} {what}; it goes before %, _ and itself")
+                    refuse(
+                        self._name,
+                        token.position,
+                        token.text,
+                        f"the escape character {escape!r} {what}; it goes before %, _ and itself",
+                    )
                 found.append(_quoted(one))
             else:
                 found.append({"%": ".*", "_": "."}.get(one) or _quoted(one))

@@ -33,6 +33,9 @@ from spark_kbatch.store.source import LogView
 PIECE_BYTES = 128 << 20
 
 
+Within: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
+_EVERYWHERE: Within = {}
+
 CutsOf: TypeAlias = Callable[[Sequence[OffsetRange]], Sequence[Mapping[TopicPartition, int]]]
 
 
@@ -41,6 +44,7 @@ def tasks(
     views: Mapping[TopicPartition, LogView],
     options: ReadOptions,
     cuts_of: CutsOf,
+    within: Within = _EVERYWHERE,
 ) -> list[tuple[Piece, ...]]:
     """Return the pieces that each task of a batch read reads.
 
@@ -49,10 +53,11 @@ def tasks(
         views: of their partitions.
         options: of the read.
         cuts_of: as `Source.common_cuts`.
+        within: the first offset and the end of what is needed, by partition; the rest is not divided.
     """
     if options.min_partitions is not None or options.max_records_per_partition is not None:
-        return [(piece,) for piece in split(ranges, views, options)]
-    known = [_known(one, views[one.topic_partition], options) for one in ranges]
+        return [(piece,) for piece in split(ranges, views, options, within)]
+    known = [_known(one, views[one.topic_partition], options, within) for one in ranges]
     cuts = cuts_of([one for one in known if one.start < one.end])
     apart, together = list[tuple[Piece, ...]](), [list[Piece]() for _ in cuts]
     for planned, one in zip(ranges, known, strict=True):
@@ -81,13 +86,14 @@ def split(
     ranges: Sequence[OffsetRange],
     views: Mapping[TopicPartition, LogView],
     options: ReadOptions,
+    within: Within = _EVERYWHERE,
 ) -> list[Piece]:
     """Split the offset ranges of a batch read into one piece for each task, by the read options.
 
     Pieces are in the order of ranges; a range that is empty now is kept.
     """
     if options.min_partitions is None and options.max_records_per_partition is None:
-        known = [_known(one, views[one.topic_partition], options) for one in ranges]
+        known = [_known(one, views[one.topic_partition], options, within) for one in ranges]
         return [
             piece
             for planned, one in zip(ranges, known, strict=True)
@@ -95,7 +101,7 @@ def split(
         ]
     if not _needs_split(ranges, options):
         return [Piece(one, one) for one in ranges]
-    known = [_known(one, views[one.topic_partition], options) for one in ranges]
+    known = [_known(one, views[one.topic_partition], options, within) for one in ranges]
     pieces: dict[TopicPartition, list[OffsetRange]] = {}
     for piece in divide(known, options.min_partitions, options.max_records_per_partition):
         pieces.setdefault(piece.topic_partition, []).append(piece)
@@ -125,11 +131,14 @@ def _by_bytes(planned: OffsetRange, known: OffsetRange, view: LogView) -> Iterat
     return _split_at(planned, points)
 
 
-def _known(one: OffsetRange, view: LogView, options: ReadOptions) -> OffsetRange:
-    """Return an offset range with EARLIEST and LATEST looked up, limited to what the log holds now."""
+def _known(one: OffsetRange, view: LogView, options: ReadOptions, within: Within) -> OffsetRange:
+    """Return an offset range with EARLIEST and LATEST looked up, limited to what the log holds now, and is needed."""
     first, last = view.offsets.log_start_offset, view.offsets.end_offset(options.isolation_level)
     start, end = (number(n, view.offsets, options.isolation_level) for n in one[1:])
-    return OffsetRange(one.topic_partition, max(start, first), min(end, last))
+    tp = one.topic_partition
+    low, high = within.get(tp, (first, last))
+    start, end = max(start, first, min(low, last)), min(end, last, high)
+    return OffsetRange(tp, start, max(start, end) if within else end)
 
 
 def _split_at(planned: OffsetRange, points: Sequence[int]) -> Iterator[Piece]:

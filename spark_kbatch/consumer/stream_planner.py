@@ -51,7 +51,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from spark_kbatch.consumer import planning, splits
 from spark_kbatch.consumer.planning import DataLoss
@@ -68,12 +68,16 @@ from spark_kbatch.model import (
     LONG_MAX,
     LogOffsets,
     OffsetRange,
+    Piece,
     StreamPiece,
     TopicPartition,
 )
 from spark_kbatch.options.read import ReadOptions, Subscribe
 from spark_kbatch.options.topic import ensure_valid_topic
 from spark_kbatch.store.source import LogView, TopicLookup
+
+if TYPE_CHECKING:
+    from spark_kbatch.condition.binding import Bound
 
 logger = logging.getLogger(__name__)
 
@@ -188,8 +192,13 @@ class StreamPlanner:
             return start
         return StreamOffset(ends, seen.ids, _carried(start, seen))
 
-    def plan(self, start: dict[str, Any], end: dict[str, Any]) -> list[StreamPiece]:
+    def plan(
+        self, start: dict[str, Any], end: dict[str, Any], condition: Bound | None = None
+    ) -> list[StreamPiece]:
         """Return the ranges of the micro-batch between two offsets, divided as the options say.
+
+        Without what cannot match a condition by its partition or its offsets; all that is told and checked is as
+        without one.
 
         Raises:
             ConfigError: `start` or `end` is no offset of such a query.
@@ -217,9 +226,14 @@ class StreamPlanner:
         ranges = [one for one in self._ranges(first, last, seen) if one.start < one.end]
         # A query that comes from a place without ids goes on with those of this one.
         ids = {**seen.ids, **last.ids}
+        pieces: Iterable[Piece] = splits.split(ranges, seen.views, self._options)
+        if condition is not None:
+            from spark_kbatch.consumer import matching  # noqa: PLC0415  for reads that have one
+
+            pieces = matching.clipped(pieces, matching.windows(ranges, {}, condition))
         return [
             StreamPiece(piece.wanted, ids.get(piece.wanted.topic_partition.topic, ""))
-            for piece in splits.split(ranges, seen.views, self._options)
+            for piece in pieces
         ]
 
     def prepare_for_available_now(self) -> None:

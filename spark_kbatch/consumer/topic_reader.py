@@ -45,6 +45,8 @@ from spark_kbatch.store.source import Fetcher, FoundTopic, LogView, Source
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_kbatch.condition.binding import Bound
+    from spark_kbatch.consumer.matching import Where
     from spark_kbatch.consumer.rows import HeadersOf, TypedColumns
 
 
@@ -69,13 +71,27 @@ class TopicReader:
         """Return the start and end offsets of these partitions' logs; raises as `Source.views`."""
         return {tp: view.offsets for tp, view in self.source.views(partitions).items()}
 
-    def plan(self, options: ReadOptions) -> list[tuple[Piece, ...]]:
-        """Return the pieces of a batch read that each task reads; raises as `planning.ranges`."""
+    def plan(self, options: ReadOptions, condition: Bound | None = None) -> list[tuple[Piece, ...]]:
+        """Return the pieces of a batch read that each task reads; raises as `planning.ranges`.
+
+        Args:
+            options: of the read.
+            condition: of the read; what cannot match it is no piece.
+        """
         topics = planning.TopicsLookedUp(self.source)
         ranges = planning.ranges(options, topics)
         views = self.source.views(one.topic_partition for one in ranges)
         cuts_of = partial(self.source.common_cuts, piece_bytes=splits.PIECE_BYTES)
-        tasks = splits.tasks(ranges, views, options, cuts_of)
+        if condition is None:
+            tasks = splits.tasks(ranges, views, options, cuts_of)
+        else:
+            from spark_kbatch.consumer import matching  # noqa: PLC0415  above
+
+            matching.warn_of_other_topics(condition, list(topics.ids))
+            within = matching.windows(ranges, views, condition, options.isolation_level)
+            left = [one for one in ranges if one.topic_partition in within]
+            divided = splits.tasks(left, views, options, cuts_of, within)
+            tasks = [some for one in divided if (some := matching.clipped(one, within))]
         for name in {one.topic_partition.topic for one in ranges}:
             self._ensure_same(name, topics.ids[name], "while this read was planned")
         return [
@@ -100,6 +116,7 @@ class TopicReader:
         options: ReadOptions,
         action: str,
         typed: TypedColumns | None = None,
+        where: Where | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that one task of a batch read reads, in offset order within each partition.
 
@@ -109,6 +126,7 @@ class TopicReader:
             options: of the read.
             action: as in `Source.agreed_offsets`.
             typed: what keys and values become, bytes by default.
+            where: which rows to yield, all by default.
 
         Raises:
             DataLossError: part of a piece is gone, and `failOnDataLoss` is set.
@@ -121,7 +139,14 @@ class TopicReader:
         try:
             for part, fetcher in self.source.gathered(wanted):
                 yield from self._read_available(
-                    part, topic_ids[part.topic_partition], fetcher, columns, options, loss, typed
+                    part,
+                    topic_ids[part.topic_partition],
+                    fetcher,
+                    columns,
+                    options,
+                    loss,
+                    typed,
+                    where,
                 )
         except UnknownTopicOrPartitionError as error:
             loss.report("the task's partitions", "not all of them", str(error))
@@ -132,6 +157,7 @@ class TopicReader:
         columns: Sequence[str],
         options: ReadOptions,
         typed: TypedColumns | None = None,
+        where: Where | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that one task of a micro-batch reads, in offset order.
 
@@ -142,6 +168,7 @@ class TopicReader:
             columns: names of `typed.schema`.
             options: of the stream.
             typed: what keys and values become, bytes by default.
+            where: which rows to yield, all by default.
 
         Raises the errors of `read_piece`.
         """
@@ -155,7 +182,9 @@ class TopicReader:
             loss.report(asked, "nothing of it", "its topic was deleted and created again")
             return
         fetcher = self.source.fetcher(wanted, topic_id)
-        yield from self._read_available(wanted, topic_id, fetcher, columns, options, loss, typed)
+        yield from self._read_available(
+            wanted, topic_id, fetcher, columns, options, loss, typed, where
+        )
 
     def _read_available(
         self,
@@ -166,6 +195,7 @@ class TopicReader:
         options: ReadOptions,
         loss: DataLoss,
         typed: TypedColumns | None,
+        where: Where | None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range of known offsets that the log still holds.
 
@@ -178,6 +208,7 @@ class TopicReader:
             options: of the read.
             loss: told what is gone.
             typed: what keys and values become, bytes by default.
+            where: which rows to yield, all by default.
         """
         from spark_kbatch.consumer import reading  # noqa: PLC0415  above
         from spark_kbatch.consumer.rows import BYTES, Rows  # noqa: PLC0415  likewise
@@ -185,13 +216,14 @@ class TopicReader:
         headers_of = self._headers_of(
             options.isolation_level, topic_id, options.max_decompressed_batch_bytes
         )
-        rows = Rows(columns, typed or BYTES, headers_of=headers_of)
+        rows = Rows(columns, typed or BYTES, headers_of=headers_of, where=where)
         try:
             with opened as fetcher:
                 batches = reading.read_range(
                     fetcher, wanted, rows.decoded, options.isolation_level,
                     on_loss=loss.offsets_gone,
                     max_decompressed_batch_bytes=options.max_decompressed_batch_bytes,
+                    times_ms=where and where.times_ms,
                 )  # fmt: skip
                 yield from rows.of(batches, wanted.topic_partition)
         except UnknownTopicOrPartitionError as error:
@@ -256,6 +288,8 @@ class TopicReader:
         topic_id: str = "",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
         typed: TypedColumns | None = None,
+        where: Where | None = None,
+        times_ms: tuple[int, int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of an offset range of one topic, as `reading.read_range` does.
 
@@ -263,16 +297,30 @@ class TopicReader:
             topic_id: of the topic to read; by default of the one that has the name when the first rows
                 are taken.
             typed: what keys and values become, bytes by default; otherwise the columns have the offset too.
+            where: which records to yield, all by default.
+            times_ms: as for `reading.read_range`, where there is no `where`.
         """
         from spark_kbatch.consumer import reading  # noqa: PLC0415  above
 
         topic_id = topic_id or self.source.topic(wanted.topic_partition.topic).topic_id
         headers_of = self._headers_of(isolation, topic_id, max_decompressed_batch_bytes)
+        tested = [] if where is None else [one for one in where.decoded if one not in columns]
+
+        def kept(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                if where is None:
+                    yield batch
+                    continue
+                for records, _ in where.rows(batch, wanted.topic_partition, headers_of):
+                    yield records.select(list(columns))
+
         with self.source.fetcher(wanted, topic_id) as fetcher:
-            for batch in reading.read_range(
-                fetcher, wanted, columns, isolation,
+            batches = reading.read_range(
+                fetcher, wanted, [*columns, *tested], isolation,
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-            ):  # fmt: skip
+                times_ms=where.times_ms if where else times_ms,
+            )  # fmt: skip
+            for batch in kept(batches):
                 if typed is None:
                     yield batch
                     continue
@@ -435,6 +483,7 @@ class TopicReader:
         typed: TypedColumns | None = None,
         isolation_level: str = "read_committed",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
+        where: str | None = None,
         taken: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = iter,
     ) -> pa.RecordBatchReader:
         """Read records as Arrow; arguments and errors are those of `Cluster.read`.
@@ -448,6 +497,7 @@ class TopicReader:
 
         typed = typed or BYTES
         names = ensure_columns(columns, typed.schema.names)
+        chosen_rows = None if where is None else self.where(where, typed)
         if last is not None:
             arguments.whole_number("last", last, 1)
             if not isinstance(start, str) or start != "earliest":
@@ -462,29 +512,70 @@ class TopicReader:
         views = self.source.views(chosen)
         ranges = self.ranges(views, start, end, isolation)
 
-        def read(wanted: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        def read(
+            wanted: OffsetRange, columns: Sequence[str], times_ms: tuple[int, int] | None = None
+        ) -> Iterator[pa.RecordBatch]:
             return self.read_range(
                 wanted,
                 columns,
                 isolation,
                 topic_id=chosen[wanted.topic_partition],
                 max_decompressed_batch_bytes=most,
+                times_ms=times_ms,
             )
 
-        rows = Rows(names, typed, headers_of=lambda wanted: read(wanted, ["offset", "headers"]))
+        rows = Rows(
+            names, typed,
+            headers_of=lambda wanted: read(wanted, ["offset", "headers"]), where=chosen_rows,
+        )  # fmt: skip
+        times_ms = chosen_rows and chosen_rows.times_ms
 
         def batches() -> Iterator[pa.RecordBatch]:
             is_empty = True
             for wanted in ranges:
                 if last is not None:
                     wanted = self.last_records(wanted, last, lambda some: read(some, ["offset"]))
-                for batch in rows.of(read(wanted, rows.decoded), wanted.topic_partition):
+                if chosen_rows is not None:
+                    wanted = self.part_of(wanted, views, chosen_rows, isolation)
+                    if wanted.start == wanted.end:
+                        continue
+                for batch in rows.of(read(wanted, rows.decoded, times_ms), wanted.topic_partition):
                     is_empty = False
                     yield batch
             if is_empty:  # from which a caller that takes batches learns the columns
                 yield no_rows(rows.schema)
 
         return pa.RecordBatchReader.from_batches(rows.schema, taken(batches()))
+
+    def where(self, text: str, typed: TypedColumns | None = None, name: str = "where") -> Where:
+        """Return the condition of a text.
+
+        Args:
+            text: of the condition.
+            typed: what keys and values become, bytes by default.
+            name: of the option or argument, for errors.
+
+        Raises:
+            ConfigError: a text that is not taken, or that does not fit the columns; says where.
+        """
+        from spark_kbatch.consumer import matching  # noqa: PLC0415  above
+        from spark_kbatch.consumer.rows import BYTES  # noqa: PLC0415  likewise
+
+        typed = typed or BYTES
+        return matching.Where(matching.bound(text, typed.schema, name), typed)
+
+    def part_of(
+        self,
+        wanted: OffsetRange,
+        views: Mapping[TopicPartition, LogView],
+        where: Where,
+        isolation: IsolationLevel,
+    ) -> OffsetRange:
+        """Return the part of a range of known offsets in which records can match; an empty one if none can."""
+        from spark_kbatch.consumer import matching  # noqa: PLC0415  above
+
+        within = matching.windows([wanted], views, where.condition, isolation)
+        return matching.part_of(wanted, within)
 
     def list_offsets(
         self,

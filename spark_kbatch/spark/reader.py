@@ -29,7 +29,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from spark_kbatch.columns.reading import NewSchema, NewSchemas, PinnedColumns
+from spark_kbatch.columns.reading import (
+    NewSchema,
+    NewSchemas,
+    PinnedColumns,
+    PinnedWhere,
+    decoders,
+)
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import Piece, StreamPiece
 from spark_kbatch.opening.stores import open_stream, open_topics
@@ -51,8 +57,15 @@ class RangePartition(InputPartition):
 class KBatchReader(DataSourceReader):
     """Spark batch reader for the requested columns of Spark's Kafka row."""
 
-    def __init__(self, options: ReadOptions, columns: list[str], pinned: PinnedColumns) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        columns: list[str],
+        pinned: PinnedColumns,
+        where: PinnedWhere | None = None,
+    ) -> None:
         self._options, self._columns, self._pinned = options, columns, pinned
+        self._where = where
 
     @briefly
     def partitions(self) -> list[InputPartition]:
@@ -60,7 +73,9 @@ class KBatchReader(DataSourceReader):
         load = uuid.uuid4().hex
         return [
             RangePartition(load, pieces)
-            for pieces in open_topics(self._options).plan(self._options)
+            for pieces in open_topics(self._options).plan(
+                self._options, self._where and self._where.condition
+            )
         ]
 
     @briefly
@@ -72,8 +87,10 @@ class KBatchReader(DataSourceReader):
         freeze_modules()
         action = f"{partition.load}-{_action()}"
         reader = open_topics(self._options)
-        typed = self._pinned.typed(names=self._columns)
-        yield from reader.read_task(partition.pieces, self._columns, self._options, action, typed)
+        typed, where = decoders(self._pinned, self._where, self._columns)
+        yield from reader.read_task(
+            partition.pieces, self._columns, self._options, action, typed, where
+        )
 
 
 def _action() -> str:
@@ -113,8 +130,15 @@ class StreamPartition(InputPartition):
 class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark stream reader for the requested columns of Spark's Kafka row."""
 
-    def __init__(self, options: ReadOptions, columns: list[str], pinned: PinnedColumns) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        columns: list[str],
+        pinned: PinnedColumns,
+        where: PinnedWhere | None = None,
+    ) -> None:
         self._options, self._columns, self._pinned = options, columns, pinned
+        self._where = where
 
     @functools.cached_property
     def _new_schemas(self) -> NewSchemas:
@@ -162,7 +186,8 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return an input partition for each offset range of the micro-batch."""
         new = self._new_schemas.found()
-        return [StreamPartition(piece, new) for piece in self._planner.plan(start, end)]
+        condition = self._where and self._where.condition
+        return [StreamPartition(one, new) for one in self._planner.plan(start, end, condition)]
 
     @briefly
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -172,8 +197,11 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         freeze_modules()
         reader = open_topics(self._options)
-        typed = self._pinned.typed(partition.new_schemas, names=self._columns)
-        yield from reader.read_stream_piece(partition.piece, self._columns, self._options, typed)
+        new = partition.new_schemas
+        typed, where = decoders(self._pinned, self._where, self._columns, new)
+        yield from reader.read_stream_piece(
+            partition.piece, self._columns, self._options, typed, where
+        )
 
 
 class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

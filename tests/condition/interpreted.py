@@ -56,9 +56,27 @@ _LONGS = [-(2**63), -1, 0, 1, 5, 2**53 + 1, 2**63 - 1]
 _INTS = [-(2**31), -1, 0, 1, 5, 2**31 - 1]
 _DOUBLES = [float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 0.5, 1.0, 0.1, -1e300]
 _DATES = [datetime.date(1969, 12, 31), datetime.date(2024, 2, 29)]
-_MOMENTS = [EPOCH, EPOCH + datetime.timedelta(microseconds=1), datetime.datetime(2024, 2, 29, 23, 59, 59, 999999, datetime.UTC)]
+_MOMENTS = [
+    EPOCH,
+    EPOCH + datetime.timedelta(microseconds=1),
+    datetime.datetime(2024, 2, 29, 23, 59, 59, 999999, datetime.UTC),
+]
 _DECIMALS = [Decimal("0.00"), Decimal("1.50"), Decimal("-1.25"), Decimal("9999999.99")]
-_NUMBERS = ["0", "+1", "-1", "5", "0.5", "0.1", "-1.255", "1.50", "900.5", "2147483648", "9223372036854775808", "-9223372036854775809", "9007199254740993"]
+_NUMBERS = [
+    "0",
+    "+1",
+    "-1",
+    "5",
+    "0.5",
+    "0.1",
+    "-1.255",
+    "1.50",
+    "900.5",
+    "2147483648",
+    "9223372036854775808",
+    "-9223372036854775809",
+    "9007199254740993",
+]
 _TIMES_MS = [-1, 0, 1, 1709251199999]
 
 
@@ -145,7 +163,14 @@ def _ordered(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, float):
-        return (1, Fraction(0)) if value != value else (2 * (value > 0) - 1 if abs(value) == float("inf") else 0, Fraction(value) if abs(value) != float("inf") else Fraction(0))
+        return (
+            (1, Fraction(0))
+            if value != value
+            else (
+                2 * (value > 0) - 1 if abs(value) == float("inf") else 0,
+                Fraction(value) if abs(value) != float("inf") else Fraction(0),
+            )
+        )
     return value
 
 
@@ -154,7 +179,9 @@ def _float_literal(text: str) -> Any:
 
 
 # By operand: how it is found in a row, and literals as pairs of text and value to compare by.
-_pairs: Callable[[Callable[[Any], str], list[Any]], list[tuple[str, Any]]] = lambda shown, values: [(shown(one), _ordered(one)) for one in values]
+_pairs: Callable[[Callable[[Any], str], list[Any]], list[tuple[str, Any]]] = lambda shown, values: [
+    (shown(one), _ordered(one)) for one in values
+]
 _exact = [(one, Fraction(one)) for one in _NUMBERS]
 _doubles = [(one, _float_literal(one)) for one in [*_NUMBERS, "1e300", "5E-1", "-1e300"]]
 _of_bytes = [*_pairs(_bytes, _BYTES), *_pairs(_text, _TEXTS)]
@@ -178,8 +205,21 @@ OPERANDS: dict[str, tuple[Callable[[Row], Any], list[tuple[str, Any]]]] = {
     "value.`odd ``name`.in": (_field("value", "odd `name", "in"), _exact),
     "value.entries['a']": (_field("value", "entries", "a"), _exact),
 }  # fmt: skip
-_OTHERS = {"value": _field("value"), "value.list": _field("value", "list"), "headers": _field("headers")}
-_COMPARED = {"=": operator.eq, "==": operator.eq, "<>": operator.ne, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_OTHERS = {
+    "value": _field("value"),
+    "value.list": _field("value", "list"),
+    "headers": _field("headers"),
+}
+_COMPARED = {
+    "=": operator.eq,
+    "==": operator.eq,
+    "<>": operator.ne,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
@@ -227,7 +267,9 @@ def _likes(text: str, pattern: str) -> bool:
         if one == "%":
             reached = set(range(min(reached, default=len(text) + 1), len(text) + 1))
         else:
-            reached = {at + 1 for at in reached if at < len(text) and (one == "_" or text[at] == one[-1])}
+            reached = {
+                at + 1 for at in reached if at < len(text) and (one == "_" or text[at] == one[-1])
+            }
     return len(text) in reached
 
 
@@ -248,7 +290,14 @@ def tests(draw: st.DrawFn) -> Condition:
         return f"{some} is {word}null", meaning
     if kind == "like":
         some = draw(st.sampled_from(["key", "headers['n']", "Topic", "value.text"]))
-        pieces = draw(st.lists(st.sampled_from(["a", "%", "_", "b", r"\%", r"\_", r"\\", "ä", "\n", "t", "\ufffd"]), max_size=4))
+        pieces = draw(
+            st.lists(
+                st.sampled_from(
+                    ["a", "%", "_", "b", r"\%", r"\_", r"\\", "ä", "\n", "t", "\ufffd"]
+                ),
+                max_size=4,
+            )
+        )
         pattern = "".join(pieces)
         shown = pattern.replace("\\\\", "\\\\\\\\")
         like = _known(OPERANDS[some][0], lambda value: _likes(_java_text(value), pattern))
@@ -276,8 +325,12 @@ def conditions() -> st.SearchStrategy[Condition]:
     def joined(inner: st.SearchStrategy[Condition]) -> st.SearchStrategy[Condition]:
         several = st.lists(inner, min_size=2, max_size=4)
         return (
-            several.map(lambda some: (" AND ".join(f"({one})" for one, _ in some), _joined(some, False)))
-            | several.map(lambda some: (" or ".join(f"({one})" for one, _ in some), _joined(some, True)))
+            several.map(
+                lambda some: (" AND ".join(f"({one})" for one, _ in some), _joined(some, False))
+            )
+            | several.map(
+                lambda some: (" or ".join(f"({one})" for one, _ in some), _joined(some, True))
+            )
             | inner.map(lambda one: (f"NOT ({one[0]})", _not(one[1])))
         )
 

@@ -36,7 +36,10 @@ def test_slices_and_missing_columns_lose_no_row(condition: Condition, rows: list
     text, meaning = condition
     wanted = [meaning(row) for row in rows]
     columns = interpreted.columns([*rows, *rows])
-    halves = {name: one if isinstance(one, pa.Scalar) else one[len(rows) :] for name, one in columns.items()}
+    halves = {
+        name: one if isinstance(one, pa.Scalar) else one[len(rows) :]
+        for name, one in columns.items()
+    }
     lacking = {name: one for name, one in halves.items() if name != "value"}
 
     assert _found(text, halves, len(rows)) == wanted
