@@ -347,7 +347,7 @@ class _Parser:
             try:
                 value = bytes.fromhex("".join(token.text[2:-1]))
             except ValueError:
-                value = b" "
+                value = b""  # which has another length
             if 2 * len(value) != len(token.text) - 3:
                 self._refuse_here("X'...' takes two hexadecimal digits for each byte")
             self._take()
