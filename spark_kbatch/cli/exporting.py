@@ -144,7 +144,9 @@ def export(
             if kind == "json":
                 if condition:
                     views = reader.source.views([wanted.topic_partition])
-                    wanted = reader.part_of(wanted, views, condition, IsolationLevel(isolation_level))
+                    wanted = reader.part_of(
+                        wanted, views, condition, IsolationLevel(isolation_level)
+                    )
                 yield from reader.read_range(
                     wanted,
                     layout.columns,

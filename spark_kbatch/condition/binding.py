@@ -75,13 +75,13 @@ class All(NamedTuple):
     conditions: tuple[Bound, ...]
 
 
-class Any_(NamedTuple):
+class Some(NamedTuple):
     """Bound conditions joined by OR."""
 
     conditions: tuple[Bound, ...]
 
 
-Bound: TypeAlias = Leaf | All | Any_
+Bound: TypeAlias = Leaf | All | Some
 
 
 def bind(condition: Node, schema: pa.Schema, name: str = "where") -> Bound:
@@ -121,7 +121,7 @@ class _Binder:
             case Not(inner):
                 return self.bound(inner, is_negated=not is_negated)
             case AllOf(conditions) | AnyOf(conditions):
-                kind = All if isinstance(node, AllOf) is not is_negated else Any_
+                kind = All if isinstance(node, AllOf) is not is_negated else Some
                 return kind(tuple(self.bound(one, is_negated=is_negated) for one in conditions))
             case Test():
                 return self._leaf(node, is_negated=is_negated)

@@ -107,9 +107,15 @@ class DecodedColumn:
     def only(self, rows: np.ndarray[Any, Any]) -> DecodedColumn:
         """Return the column of some rows, int64[n], in their order."""
         found = self._found
-        texts = {n: self._texts[row] for n, row in enumerate(rows) if row in self._texts} if self._texts else {}
+        texts = (
+            {n: self._texts[row] for n, row in enumerate(rows) if row in self._texts}
+            if self._texts
+            else {}
+        )
         values = found.values.take(pa.array(rows))
-        return DecodedColumn(replace(found, values=values, schema_ids=found.schema_ids[rows]), texts)
+        return DecodedColumn(
+            replace(found, values=values, schema_ids=found.schema_ids[rows]), texts
+        )
 
     def shown(self) -> pa.Array:
         """Return the values, which are JSON text, with errors in the place of those that are bad."""

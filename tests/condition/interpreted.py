@@ -179,9 +179,10 @@ def _float_literal(text: str) -> Any:
 
 
 # By operand: how it is found in a row, and literals as pairs of text and value to compare by.
-_pairs: Callable[[Callable[[Any], str], list[Any]], list[tuple[str, Any]]] = lambda shown, values: [
-    (shown(one), _ordered(one)) for one in values
-]
+def _pairs(shown: Callable[[Any], str], values: list[Any]) -> list[tuple[str, Any]]:
+    return [(shown(one), _ordered(one)) for one in values]
+
+
 _exact = [(one, Fraction(one)) for one in _NUMBERS]
 _doubles = [(one, _float_literal(one)) for one in [*_NUMBERS, "1e300", "5E-1", "-1e300"]]
 _of_bytes = [*_pairs(_bytes, _BYTES), *_pairs(_text, _TEXTS)]
@@ -286,8 +287,7 @@ def tests(draw: st.DrawFn) -> Condition:
     if kind == "null":
         some = draw(st.sampled_from([*OPERANDS, *_OTHERS]))
         found = OPERANDS[some][0] if some in OPERANDS else _OTHERS[some]
-        meaning: Meaning = lambda row: (found(row) is None) is not bool(word)
-        return f"{some} is {word}null", meaning
+        return f"{some} is {word}null", lambda row: (found(row) is None) is not bool(word)
     if kind == "like":
         some = draw(st.sampled_from(["key", "headers['n']", "Topic", "value.text"]))
         pieces = draw(

@@ -70,14 +70,22 @@ def cluster(tmp_path: Path) -> Cluster:
 
 def test_partitions_and_offsets_that_cannot_match_are_no_pieces(cluster: Cluster) -> None:
     assert Load(cluster, "partition = 1").ranges() == [(1, -2, -1)]
-    assert Load(cluster, "partition IN (0, 2) AND offset > 3.5").ranges() == [(0, 4, -1), (2, 4, -1)]
+    assert Load(cluster, "partition IN (0, 2) AND offset > 3.5").ranges() == [
+        (0, 4, -1),
+        (2, 4, -1),
+    ]
     assert Load(cluster, "topic = 'u'").ranges() == []
     assert Load(cluster, "offset < 0").ranges() == []
-    both = {"startingOffsets": '{"t":{"0":5,"1":5,"2":1}}', "endingOffsets": '{"t":{"0":8,"1":6,"2":3}}'}
+    both = {
+        "startingOffsets": '{"t":{"0":5,"1":5,"2":1}}',
+        "endingOffsets": '{"t":{"0":8,"1":6,"2":3}}',
+    }
     load = Load(cluster, "offset BETWEEN 2 AND 6", **both)
     assert load.ranges() == [(0, 5, 7), (1, 5, 6), (2, 2, 3)]
     assert load.collect() == [(0, 5), (0, 6), (1, 5), (2, 2)]
-    split = Load(cluster, "partition = 0 AND offset >= 4", maxRecordsPerPartition="2", minPartitions="3")
+    split = Load(
+        cluster, "partition = 0 AND offset >= 4", maxRecordsPerPartition="2", minPartitions="3"
+    )
     assert split.collect() == [(0, one) for one in range(4, 10)]
     assert len(split.tasks) == 3
 
@@ -108,7 +116,12 @@ def test_topics_that_are_not_read_are_told(
 
 def test_a_stream_has_pieces_of_what_can_match_and_all_its_offsets(cluster: Cluster) -> None:
     options = parse_stream_read_options(
-        {"path": str(cluster.path), "subscribe": "t", "startingOffsets": "earliest", "where": "offset > 4"}
+        {
+            "path": str(cluster.path),
+            "subscribe": "t",
+            "startingOffsets": "earliest",
+            "where": "offset > 4",
+        }
     )
     where = pinned_where(options.where, pinned(options.values))
     assert where is not None
@@ -216,7 +229,13 @@ def test_a_bad_value_is_an_error_if_the_other_tests_leave_its_row(tmp_path: Path
             assert read(where, mode="PERMISSIVE") == expected
         with pytest.raises(ConfigError, match="where: at character 1, key_error"):
             read("key_error IS NULL", mode="PERMISSIVE")
-        rows = cluster.read("t", value_format="string", where="value = 'two'", columns=["value", "value_error"], mode="PERMISSIVE")
+        rows = cluster.read(
+            "t",
+            value_format="string",
+            where="value = 'two'",
+            columns=["value", "value_error"],
+            mode="PERMISSIVE",
+        )
         assert rows.read_all().to_pylist() == [{"value": "two", "value_error": None}]
 
 

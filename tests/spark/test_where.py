@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,32 +43,45 @@ def test_conditions_mean_what_they_mean_to_spark(
 ) -> None:
     rows = [row for part in parts for row in part]
     columns = interpreted.columns(rows)
-    arrays = {name: one if isinstance(one, pa.Array) else pa.array([one.as_py()] * len(rows), one.type) for name, one in columns.items()}
-    arrays["timestamp"] = arrays["timestamp"].cast(pa.timestamp("ms", "UTC")).cast(SCHEMA.field("timestamp").type)
+    arrays = {
+        name: one if isinstance(one, pa.Array) else pa.array([one.as_py()] * len(rows), one.type)
+        for name, one in columns.items()
+    }
+    arrays["timestamp"] = (
+        arrays["timestamp"].cast(pa.timestamp("ms", "UTC")).cast(SCHEMA.field("timestamp").type)
+    )
     file = tmp_path_factory.mktemp("rows") / "rows.parquet"
     parquet.write_table(pa.table(arrays, SCHEMA), file)
     texts = [text.replace("headers['n']", LAST_HEADER) for text, _ in conditions]
 
-    found = spark.read.parquet(str(file)).selectExpr(*(f"({text}) AS c{n}" for n, text in enumerate(texts))).toArrow()
+    found = (
+        spark.read.parquet(str(file))
+        .selectExpr(*(f"({text}) AS c{n}" for n, text in enumerate(texts)))
+        .toArrow()
+    )
 
     for n, (text, _) in enumerate(conditions):
         assert found[f"c{n}"].to_pylist() == _values(text, columns, len(rows)), text
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Iterator[Path]:
+def path(tmp_path: Path) -> Path:
     """A topic `t` of two partitions, whose records have times from 0 ms on, and keys and headers by turns."""
     with spark_kbatch.open(tmp_path / "cluster", create=True) as cluster:
         cluster.create_topic("t", partitions=2)
         with cluster.producer() as producer:
             for n in range(20):
                 headers = [("n", str(n).encode())] if n % 3 else []
-                producer.send("t", f"v{n}", key=f"k{n % 4}", partition=n % 2, timestamp=n, headers=headers)
-    yield tmp_path / "cluster"
+                producer.send(
+                    "t", f"v{n}", key=f"k{n % 4}", partition=n % 2, timestamp=n, headers=headers
+                )
+    return tmp_path / "cluster"
 
 
 def _offsets(frame: DataFrame) -> list[tuple[int, int]]:
-    return sorted((row.partition, row.offset) for row in frame.select("partition", "offset").collect())
+    return sorted(
+        (row.partition, row.offset) for row in frame.select("partition", "offset").collect()
+    )
 
 
 def test_a_batch_has_the_rows_that_its_own_filter_leaves(spark: SparkSession, path: Path) -> None:
@@ -81,7 +93,11 @@ def test_a_batch_has_the_rows_that_its_own_filter_leaves(spark: SparkSession, pa
         "partition = 7",
     ):
         frame = load.option("where", where).load(str(path))
-        filtered = load.option("where", "offset >= 0").load(str(path)).filter(where.replace("headers['n']", LAST_HEADER))
+        filtered = (
+            load.option("where", "offset >= 0")
+            .load(str(path))
+            .filter(where.replace("headers['n']", LAST_HEADER))
+        )
         assert _offsets(frame) == _offsets(filtered), where
         assert frame.count() == len(_offsets(filtered))
     some = load.option("where", "key = 'k1'").schema("offset BIGINT").load(str(path))
@@ -96,7 +112,9 @@ def test_a_stream_has_those_rows_and_counts_them(
     batches: list[list[tuple[int, int]]] = []
     query = (
         spark.readStream.format("kbatch")
-        .options(subscribe="t", startingOffsets="earliest", where="partition = 0 AND NOT key = 'k0'")
+        .options(
+            subscribe="t", startingOffsets="earliest", where="partition = 0 AND NOT key = 'k0'"
+        )
         .load(str(path))
         .writeStream.foreachBatch(lambda frame, _: batches.append(_offsets(frame)))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -106,4 +124,6 @@ def test_a_stream_has_those_rows_and_counts_them(
     query.awaitTermination()
     assert [one for batch in batches for one in batch] == [(0, n) for n in range(1, 10, 2)]
     (source,) = query.recentProgress[0]["sources"]
-    assert '"0": 10' in str(source["endOffset"]).replace("'", '"') and '"1": 10' in str(source["endOffset"]).replace("'", '"')
+    ends = str(source["endOffset"]).replace("'", '"')
+    assert '"0": 10' in ends or '"0":10' in ends
+    assert '"1": 10' in ends or '"1":10' in ends
