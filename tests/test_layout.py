@@ -28,6 +28,7 @@ LAYERS = (
     {"stored_json"},
     {"files"},
     {"machine_files"},
+    {"condition"},
     {"options"},
     {"kernels"},
     {"record", "values"},
@@ -53,6 +54,7 @@ DOORS = {
         "arguments", "columns", "kinds", "mirror", "object_store", "option", "paths", "producer", "read", "registry", "remote", "security", "server", "topic", "values",
         "write",
     },
+    "condition": {"binding", "evaluation", "pruning", "text"},
     "kernels": {"avro", "avro_encoding", "jit", "legacy", "lines", "records", "routing"},
     "record": {
         "builder", "checksums", "codec", "columns", "control", "down_conversion", "header", "legacy", "lines", "scalar",
@@ -76,7 +78,10 @@ DOORS = {
         "accumulator", "batch", "futures", "idempotence", "memory", "metrics", "producer", "sender",
         "task_producer",
     },
-    "consumer": {"group_commits", "lag", "planning", "reading", "rows", "same_topic", "stream_planner", "topic_reader"},
+    "consumer": {
+        "group_commits", "lag", "matching", "planning", "reading", "rows", "same_topic", "stream_planner",
+        "topic_reader",
+    },
     "replica": {
         "administration", "cluster_creation", "delayed_fetch", "manager", "partition", "view",
     },

@@ -111,6 +111,12 @@ class BucketView:
                     if self.offsets.log_start_offset <= offset < end_offset:
                         yield offset, time_ms
 
+    def start_by_time(self, timestamp_ms: int, *, end_offset: int) -> int:
+        """Return the start of the first extent that may have a record of that time or later; it reads no object."""
+        extents = (one for one in self._extents() if one.start_offset < end_offset)
+        starts = (one.start_offset for one in extents if one.extent.last_ms >= timestamp_ms)
+        return next(starts, end_offset)
+
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
         """Return offsets that split [start_offset, end_offset) into pieces of about that size."""
         points, size = list[int](), 0.0  # of the piece so far

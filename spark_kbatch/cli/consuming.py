@@ -13,6 +13,7 @@ there they are escaped as in a line of fields.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import select
@@ -35,10 +36,11 @@ from spark_kbatch.cli.parameters import (
     max_decompressed_option,
     registry_options,
     time_given,
+    where_option,
 )
 from spark_kbatch.cli.paths import client_options, complete_topic, open_topic_reader, path_argument
 from spark_kbatch.cli.stopping import asked_to_stop
-from spark_kbatch.columns.reading import shown_as_json
+from spark_kbatch.columns.reading import seen_by_condition, shown_as_json
 from spark_kbatch.errors import (
     UNREADABLE,
     ConfigError,
@@ -206,6 +208,7 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
 @click.option(
     "--max-records", "-n", type=click.IntRange(1), metavar="N", help="Stop after N records."
 )
+@where_option
 @click.option("--follow", "-f", is_flag=True, help="Go on with records as they come, until SIGINT or SIGTERM.")  # fmt: skip
 @click.option("--format", "parts", metavar="FORMAT", callback=_parse_format, help=r"Print each record in this format: %t topic, %p partition, %o offset, %T time in ms, %k key, %v value, %h headers, %K and %S sizes of key and value, \n, \t, \xHH.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Print values alone, as they are, each with a newline after it.")  # fmt: skip
@@ -238,6 +241,7 @@ def consume(
     to_ms: int | None,
     last: int | None,
     max_records: int | None,
+    where: str | None,
     follow: bool,
     parts: list[bytes | Kind] | None,
     raw: bool,
@@ -266,6 +270,9 @@ def consume(
     With --value-format avro and a registry, each value is printed as JSON, as the schema has it that the value names.
     Values without such framing need --value-schema. One that cannot be read ends the command, after
     all records before it, unless --permissive is given.
+
+    With --where, only records that a condition is true for are printed, in Spark's spelling: --last counts records
+    before it, --max-records after it.
 
     Of a partition where records are damaged, or a disk is away, all before that are printed. What cannot be read is
     listed once all other partitions are printed; the exit code is 1 then.
@@ -330,6 +337,7 @@ def consume(
             isolation,
             max_decompressed_batch_bytes,
             as_json_text,
+            where,
             names_partitions=len(ranges) > 1 or follow,
             stop=asked_to_stop() if follows else threading.Event(),
         )
@@ -377,6 +385,10 @@ class _AsJson:
             dict(self._registry) or None, self._formats, topic_partition.topic, remedy=remedy
         )
 
+    def seen(self, topic: str) -> Any:
+        """Return the columns that a condition on a topic's records sees."""
+        return seen_by_condition(dict(self._registry) or None, self._formats, topic)
+
     def with_nulls(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with what is printed for a key or a value that is null."""
         for name in self._columns:
@@ -400,6 +412,7 @@ class _Printer:
         isolation: IsolationLevel,
         max_decompressed_batch_bytes: int,
         as_json_text: _AsJson,
+        where: str | None,
         *,
         names_partitions: bool,
         stop: threading.Event,
@@ -408,6 +421,9 @@ class _Printer:
         self._reader, self._layout, self._left = reader, layout, max_records
         self._as_json_text = as_json_text
         self._names_partitions = names_partitions
+        self._where_of = functools.cache(
+            lambda topic: where and reader.where(where, as_json_text.seen(topic), "--where")
+        )
         self._isolation = isolation
         self._most = max_decompressed_batch_bytes
         self._out = sys.stdout.buffer
@@ -423,6 +439,7 @@ class _Printer:
         """
         if wanted.start == wanted.end or self.is_done():
             return
+        where = self._where_of(wanted.topic_partition.topic)
         lines = Lines(self._layout, wanted.topic_partition)
         batches = self._reader.read_range(
             wanted,
@@ -431,6 +448,7 @@ class _Printer:
             topic_id=topic_id,
             max_decompressed_batch_bytes=self._most,
             typed=self._as_json_text.of(wanted.topic_partition, names_it=self._names_partitions),
+            where=where,
         )
         for batch in self._saying_how_to_go_on(batches, wanted.topic_partition):
             rows = batch if self._left is None else batch.slice(0, self._left)

@@ -26,6 +26,7 @@ from spark_kbatch.cli.parameters import (
     json_option,
     max_decompressed_option,
     refuse_beside,
+    where_option,
 )
 from spark_kbatch.cli.paths import (
     client_options,
@@ -62,6 +63,7 @@ the export: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
 @click.option("--format", "format_name", type=click.Choice(_FORMATS), help="Format of FILE; by default its name tells: .parquet, .csv, .json, .jsonl or .ndjson.")  # fmt: skip
 @click.option("--text", is_flag=True, help="Write keys and values into Parquet as strings, not as bytes. CSV always has strings.")  # fmt: skip
 @click.option("--partition", "-p", "partitions", type=click.IntRange(0), metavar="PARTITION", multiple=True, help="Write only this partition to FILE; may be repeated.")  # fmt: skip
+@where_option
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @max_decompressed_option
 @isolation_level_option
@@ -76,6 +78,7 @@ def export(
     format_name: str | None,
     text: bool,
     partitions: Sequence[int],
+    where: str | None,
     overwrite: bool,
     max_decompressed_batch_bytes: int,
     isolation_level: str,
@@ -100,7 +103,7 @@ def export(
     if log_dir is not None:
         if text or overwrite or format_name or partitions:
             raise click.UsageError("--text, --overwrite, --format and --partition are for a FILE")
-        refuse_beside("--log-dir", log_dir, "--isolation-level", "--foreign-end", "--max-decompressed-batch-bytes")  # fmt: skip
+        refuse_beside("--log-dir", log_dir, "--isolation-level", "--foreign-end", "--max-decompressed-batch-bytes", "--where")  # fmt: skip
         _to_broker(path, client, topic, log_dir, as_json=as_json)
         return
     assert file is not None
@@ -114,6 +117,7 @@ def export(
         raise click.UsageError("--text is for Parquet: JSON has strings wherever bytes are text")
     _ensure_may_be_written(file, overwrite=overwrite)
     reader = open_topic_reader(path, client, foreign_end)
+    condition = where and reader.where(where, None, "--where")
     ranges = reader.offset_ranges(
         topic, partitions=partitions or None, isolation_level=isolation_level
     )
@@ -128,6 +132,7 @@ def export(
             end=wanted.end,
             isolation_level=isolation_level,
             max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+            where=where,
         )
 
     def go_on(at: TopicPartition, after: int) -> str:
@@ -142,6 +147,7 @@ def export(
                     layout.columns,
                     IsolationLevel(isolation_level),
                     max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+                    where=condition,
                 )
             else:
                 yield from rows(wanted)

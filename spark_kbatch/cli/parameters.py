@@ -50,6 +50,11 @@ isolation_level_option = click.option(
     show_default=True,
     help="Whether to read only committed records of a real broker's transactions.",
 )
+where_option = click.option(
+    "--where",
+    metavar="CONDITION",
+    help="Only records that this condition is true for, in Spark's spelling: \"key = 'a' AND offset >= 5\".",
+)
 TIME_HELP = "milliseconds since 1970, or an ISO 8601 time, which is in UTC unless it has a zone"
 _REGISTRY_HELP = (
     "Schema registry: URLs, with commas between them, or a folder that stands in for one."

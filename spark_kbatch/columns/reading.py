@@ -37,6 +37,8 @@ from spark_kbatch.options.values import (
 )
 
 if TYPE_CHECKING:
+    from spark_kbatch.condition.binding import Bound
+    from spark_kbatch.consumer.matching import Where
     from spark_kbatch.registry.schemas import RegisteredSchema
     from spark_kbatch.values.avro_schema import Schema
     from spark_kbatch.values.layout import Wanted
@@ -162,6 +164,54 @@ class PinnedColumns:
         return TypedColumns(self.schema, by_name, self.options.mode == PERMISSIVE, remedy)
 
 
+@dataclass(frozen=True)
+class PinnedWhere:
+    """The condition of one read, and the columns that it sees: all that the formats of the read give."""
+
+    condition: Bound
+    columns: PinnedColumns
+
+
+def pinned_where(text: str | None, columns: PinnedColumns) -> PinnedWhere | None:
+    """Bind the option `where` to the columns of a read; None if it is not given.
+
+    Raises:
+        ConfigError: it does not fit them; says where, and what to write.
+    """
+    if text is None:
+        return None
+    from spark_kbatch.consumer.matching import bound  # noqa: PLC0415  for reads that have one
+
+    return PinnedWhere(bound(text, columns.schema, "option 'where'"), columns)
+
+
+def decoders(
+    columns: PinnedColumns,
+    where: PinnedWhere | None,
+    names: Iterable[str],
+    new: Iterable[NewSchema] = (),
+) -> tuple[TypedColumns, Where | None]:
+    """Return what keys and values of a task become, and its condition.
+
+    Args:
+        columns: of the rows.
+        where: of the read, None for all rows.
+        names: of columns that are wanted.
+        new: schemas that are known since.
+    """
+    if where is None:
+        return columns.typed(new, names=names), None
+    from spark_kbatch.condition.binding import columns_of  # noqa: PLC0415  as above
+    from spark_kbatch.consumer.matching import Where  # noqa: PLC0415  likewise
+
+    tested = columns_of(where.condition)
+    if where.columns is columns:  # so that a value is decoded once
+        typed = columns.typed(new, names={*names, *tested})
+        return typed, Where(where.condition, typed)
+    seen = where.columns.typed(new, names=tested)
+    return columns.typed(new, names=names), Where(where.condition, seen)
+
+
 def pinned(options: ValueOptions, wanted: Mapping[str, Wanted] | None = None) -> PinnedColumns:
     """Decide what keys and values are read as.
 
@@ -274,6 +324,13 @@ def shown_as_json(
             read = _pinned_column(column, options).decoder(options.registry)
             by_name[column.column] = ReadAsJson(read)
     return TypedColumns(by_name=by_name, is_permissive=options.mode == PERMISSIVE, remedy=remedy)
+
+
+def seen_by_condition(registry: Any, keywords: Mapping[str, Any], topic: str) -> TypedColumns:
+    """Return the columns that a condition sees where `shown_as_json` prints JSON; arguments and errors as there."""
+    if not keywords:
+        return BYTES
+    return pinned(parse_value_keywords(registry, keywords, [topic])).typed(remedy=IN_ARGUMENTS)
 
 
 class NewSchemas:

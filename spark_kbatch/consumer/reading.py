@@ -19,7 +19,14 @@ from spark_kbatch.model import IsolationLevel, OffsetRange, ReadRange, TopicPart
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import codec
 from spark_kbatch.record.control import read_marker
-from spark_kbatch.record.header import NO_PRODUCER_ID, BatchHeader, LogRead, ensure_valid
+from spark_kbatch.record.header import (
+    LOG_APPEND_TIME,
+    MAGIC,
+    NO_PRODUCER_ID,
+    BatchHeader,
+    LogRead,
+    ensure_valid,
+)
 from spark_kbatch.store.source import Fetcher
 
 FETCH_BYTES = 4 * 1024 * 1024
@@ -42,6 +49,7 @@ def read_range(
     *,
     on_loss: OnLoss = _fail,
     max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
+    times_ms: tuple[int, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range of known offsets, in offset order, in bounded pieces.
 
@@ -55,6 +63,8 @@ def read_range(
         on_loss: called with offsets of the range that the log does not hold; raises, or returns for
             the read to go on after them.
         max_decompressed_batch_bytes: a compressed batch that holds more is an error.
+        times_ms: the first and the last time of records that are needed: batches that can have none of them may be
+            left out.
 
     Raises:
         OffsetOutOfRangeError: the log does not hold the range, unless `on_loss` accepts that.
@@ -67,8 +77,9 @@ def read_range(
     def decoded(
         read: LogRead, batches: Iterable[tuple[int, BatchHeader]]
     ) -> Iterator[pa.RecordBatch]:
+        needed = batches if times_ms is None else _of_times(read, batches, *times_ms)
         return codec.decode_batches(
-            read.data, batches, columns=columns,
+            read.data, needed, columns=columns,
             start_offset=offset, end_offset=end, max_bytes=PIECE_BYTES,
             max_decompressed_batch_bytes=max_decompressed_batch_bytes,
         )  # fmt: skip
@@ -157,6 +168,25 @@ def _before_damage(
     if _LIMIT not in str(damage.expected):  # Else it is sound.
         damage = replace(damage, offset=damaged.base_offset, next_offset=next_offset)
     raise going_on(damage, topic_partition) from None
+
+
+def _of_times(
+    read: LogRead, batches: Iterable[tuple[int, BatchHeader]], first_ms: int, last_ms: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield batches, without those whose header says that no record is of these times.
+
+    It has the greatest time, which all records have that got the time of the append. No header has the least one:
+    what looks like it is that of the first record, or of a compaction. Headers of legacy batches are not believed.
+
+    Raises:
+        CorruptRecordError: the CRC of a batch that is left out does not match.
+    """
+    for position, header in batches:
+        is_after = header.attributes & LOG_APPEND_TIME and header.max_timestamp > last_ms
+        if header.magic == MAGIC and (header.max_timestamp < first_ms or is_after):
+            ensure_valid(read.data, position, header)
+            continue
+        yield position, header
 
 
 def _is_valid(read: LogRead, position: int, header: BatchHeader) -> bool:

@@ -39,6 +39,7 @@ from spark_kbatch.record.columns import number_array, repeated_text
 from spark_kbatch.terminal import to_json
 
 if TYPE_CHECKING:
+    from spark_kbatch.consumer.matching import Where
     from spark_kbatch.values.decoded import DecodedValues, RowError
 
 ROW_SCHEMA = pa.schema(
@@ -102,6 +103,19 @@ class DecodedColumn:
                 return pa.nulls(count, pa.string())
             return pa.array([self._texts.get(row) for row in range(count)], pa.string())
         return self._found.values
+
+    def only(self, rows: np.ndarray[Any, Any]) -> DecodedColumn:
+        """Return the column of some rows, int64[n], in their order."""
+        found = self._found
+        texts = (
+            {n: self._texts[row] for n, row in enumerate(rows) if row in self._texts}
+            if self._texts
+            else {}
+        )
+        values = found.values.take(pa.array(rows))
+        return DecodedColumn(
+            replace(found, values=values, schema_ids=found.schema_ids[rows]), texts
+        )
 
     def shown(self) -> pa.Array:
         """Return the values, which are JSON text, with errors in the place of those that are bad."""
@@ -286,6 +300,10 @@ class _RowColumn(NamedTuple):
     source: str  # column of RECORD_SCHEMA; empty for topic and partition
     part: str = ""  # of a typed column: its values if empty
 
+    def is_of(self, typed: TypedColumns) -> bool:
+        """Return True if a typed column is decoded for it."""
+        return self.part != _BYTES and self.source in typed.by_name
+
 
 class Rows:
     """A converter of decoded records to rows with the requested columns.
@@ -299,6 +317,7 @@ class Rows:
         typed: TypedColumns = BYTES,
         *,
         headers_of: HeadersOf | None = None,
+        where: Where | None = None,
     ) -> None:
         """Set up for rows with these columns.
 
@@ -306,16 +325,19 @@ class Rows:
             columns: names of `typed.schema`.
             typed: what keys and values become.
             headers_of: asked for the headers of records that cannot be decoded: they may say why.
+            where: which rows to return; all by default.
         """
+        self._where = where
         self._typed, self._headers_of = typed, headers_of
-        self._columns = [_column(name, typed) for name in columns]
+        self._columns = [row_column(name, typed) for name in columns]
         self.schema = pa.schema([typed.schema.field(name) for name in columns])
         # Columns of RECORD_SCHEMA to decode for them; an error about a value names the offset, which costs nothing.
         self.decoded = list(dict.fromkeys(one.source for one in self._columns if one.source))
-        of_typed = [one for one in self._columns if one.part != _BYTES]
-        self._typed_names = typed.by_name.keys() & {one.source for one in of_typed}
+        self._typed_names = {one.source for one in self._columns if one.is_of(typed)}
         if self._typed_names and "offset" not in self.decoded:
             self.decoded.append("offset")
+        if where is not None:
+            self.decoded += [name for name in where.decoded if name not in self.decoded]
 
     def of(
         self, batches: Iterable[pa.RecordBatch], topic_partition: TopicPartition
@@ -333,12 +355,10 @@ class Rows:
         self, batch: pa.RecordBatch, topic_partition: TopicPartition
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a batch: one, or more where their columns would take much memory."""
-        if not self._columns:
-            yield batch
-            return
-        for records, decoded in self._typed.decoded(
-            batch, self._typed_names, topic_partition, self._headers_of
-        ):
+        for records, decoded in self._decoded(batch, topic_partition):
+            if not self._columns:
+                yield records.select([])
+                continue
             try:
                 arrays = self._arrays(records, decoded, topic_partition)
             except InvalidTimestampError as error:
@@ -350,6 +370,20 @@ class Rows:
                 where = f", at offset {records.column('offset')[row]} of {topic_partition},"
                 raise replace(error, where=where) from None
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _decoded(
+        self, batch: pa.RecordBatch, topic_partition: TopicPartition
+    ) -> Iterator[tuple[pa.RecordBatch, dict[str, DecodedColumn]]]:
+        """Yield records that are to be rows, with their decoded columns."""
+        wanted = (topic_partition, self._headers_of)
+        if self._where is None:
+            yield from self._typed.decoded(batch, self._typed_names, *wanted)
+            return
+        for records, decoded in self._where.rows(batch, *wanted):
+            if self._where.typed is self._typed and self._typed_names <= decoded.keys():
+                yield records, decoded
+            else:
+                yield from self._typed.decoded(records, self._typed_names, *wanted)
 
     def _arrays(
         self,
@@ -373,7 +407,8 @@ class Rows:
         return arrays
 
 
-def _column(name: str, typed: TypedColumns) -> _RowColumn:
+def row_column(name: str, typed: TypedColumns) -> _RowColumn:
+    """Return what a column of rows is made of."""
     source, _, part = name.partition("_")
     if part and source in typed.by_name:
         return _RowColumn(name, source, part)

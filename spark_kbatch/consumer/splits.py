@@ -34,7 +34,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from spark_kbatch.consumer.planning import number
 from spark_kbatch.model import LONG_MAX, OffsetRange, Piece, TopicPartition
@@ -45,6 +45,9 @@ PIECE_BYTES = 128 << 20
 RANGE_COST_BYTES = 4 << 20  # of a range by itself; no more has one that is small
 UNSIZED_OFFSETS_MAX = 1000  # of a small range, where nothing tells its size
 TASKS_MIN = 16  # that small ranges are shared out among
+
+# The first offset and the end of what is needed, by partition; a partition that is not named is not needed.
+Within: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
 
 
 class CutsOf(Protocol):
@@ -61,6 +64,7 @@ def tasks(
     views: Mapping[TopicPartition, LogView],
     options: ReadOptions,
     cuts_of: CutsOf,
+    within: Within | None = None,
 ) -> list[tuple[Piece, ...]]:
     """Return the pieces that each task of a batch read or a micro-batch reads.
 
@@ -69,10 +73,47 @@ def tasks(
         views: of their partitions.
         options: of the read.
         cuts_of: as `TopicLookup.common_cuts`, of the source of the views.
+        within: what is needed of them; by default all.
+    """
+    if within is not None:
+        needed = [one for one in ranges if one.topic_partition in within]
+        known = [_known(one, views[one.topic_partition], options, within) for one in needed]
+        divided = _divided(needed, known, views, options, cuts_of)
+        return [some for task in divided if (some := clipped(task, within))]
+    known = [_known(one, views[one.topic_partition], options) for one in ranges]
+    return _divided(ranges, known, views, options, cuts_of)
+
+
+def clipped(pieces: Iterable[Piece], within: Within) -> tuple[Piece, ...]:
+    """Return the parts of pieces that are needed; EARLIEST and LATEST stay where nothing is cut."""
+    found = []
+    for piece in pieces:
+        tp, start, end = piece.wanted
+        if tp not in within:
+            continue
+        low, high = within[tp]
+        start = max(start, low) if low else start
+        if high <= LONG_MAX:
+            end = high if end < 0 else min(end, high)
+        if end < 0 or start < end:
+            found.append(piece._replace(wanted=OffsetRange(tp, start, end)))
+    return tuple(found)
+
+
+def _divided(
+    ranges: Sequence[OffsetRange],
+    known: Sequence[OffsetRange],
+    views: Mapping[TopicPartition, LogView],
+    options: ReadOptions,
+    cuts_of: CutsOf,
+) -> list[tuple[Piece, ...]]:
+    """Return the pieces of ranges for each task, as `tasks`.
+
+    Args:
+        known: each range as `_known`.
     """
     if options.min_partitions is not None or options.max_records_per_partition is not None:
-        return [(piece,) for piece in _as_told(ranges, views, options)]
-    known = [_known(one, views[one.topic_partition], options) for one in ranges]
+        return [(piece,) for piece in _as_told(ranges, known, options)]
     held = [one for one in known if one.start < one.end]
     cuts = cuts_of(held, piece_bytes=PIECE_BYTES) if options.share_tasks else ()
     apart, together = list[tuple[Piece, OffsetRange]](), [list[Piece]() for _ in cuts]
@@ -139,7 +180,7 @@ def _cost_if_small(one: OffsetRange, view: LogView) -> int:
 
 
 def _as_told(
-    ranges: Sequence[OffsetRange], views: Mapping[TopicPartition, LogView], options: ReadOptions
+    ranges: Sequence[OffsetRange], known: Sequence[OffsetRange], options: ReadOptions
 ) -> list[Piece]:
     """Split offset ranges into one piece for each task, by minPartitions and maxRecordsPerPartition.
 
@@ -147,7 +188,6 @@ def _as_told(
     """
     if not _needs_split(ranges, options):
         return [Piece(one, one) for one in ranges]
-    known = [_known(one, views[one.topic_partition], options) for one in ranges]
     pieces: dict[TopicPartition, list[OffsetRange]] = {}
     for piece in divide(known, options.min_partitions, options.max_records_per_partition):
         pieces.setdefault(piece.topic_partition, []).append(piece)
@@ -172,11 +212,16 @@ def _needs_split(ranges: Sequence[OffsetRange], options: ReadOptions) -> bool:
     )
 
 
-def _known(one: OffsetRange, view: LogView, options: ReadOptions) -> OffsetRange:
-    """Return an offset range with EARLIEST and LATEST looked up, limited to what the log holds now."""
+def _known(
+    one: OffsetRange, view: LogView, options: ReadOptions, within: Within | None = None
+) -> OffsetRange:
+    """Return an offset range with EARLIEST and LATEST looked up, limited to what the log holds now, and is needed."""
     first, last = view.offsets.log_start_offset, view.offsets.end_offset(options.isolation_level)
     start, end = (number(n, view.offsets, options.isolation_level) for n in one[1:])
-    return OffsetRange(one.topic_partition, max(start, first), min(end, last))
+    tp = one.topic_partition
+    low, high = within[tp] if within else (first, last)
+    start, end = max(start, first, min(low, last)), min(end, last, high)
+    return OffsetRange(tp, start, max(start, end) if within else end)
 
 
 def _split_at(planned: OffsetRange, points: Sequence[int]) -> Iterator[Piece]:

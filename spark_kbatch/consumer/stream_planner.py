@@ -52,7 +52,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from spark_kbatch.consumer import planning, splits
 from spark_kbatch.consumer.planning import DataLoss
@@ -75,6 +75,9 @@ from spark_kbatch.model import (
 from spark_kbatch.options.read import ReadOptions, Subscribe
 from spark_kbatch.options.topic import ensure_valid_topic
 from spark_kbatch.store.source import LogView, TopicLookup
+
+if TYPE_CHECKING:
+    from spark_kbatch.condition.binding import Bound
 
 logger = logging.getLogger(__name__)
 
@@ -202,8 +205,13 @@ class StreamPlanner:
             return start
         return StreamOffset(ends, seen.ids, _carried(start, seen))
 
-    def plan(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[StreamPiece, ...]]:
+    def plan(
+        self, start: dict[str, Any], end: dict[str, Any], condition: Bound | None = None
+    ) -> list[tuple[StreamPiece, ...]]:
         """Return the ranges of the micro-batch between two offsets, for each task, as the options say.
+
+        Without what cannot match a condition by its partition or its offsets; all that is told and checked is as
+        without one.
 
         Raises:
             ConfigError: `start` or `end` is no offset of such a query.
@@ -233,12 +241,18 @@ class StreamPlanner:
         self._planned = last
         # A query that comes from a place without ids goes on with those of this one.
         ids = {**seen.ids, **last.ids}
+        within = None
+        if condition is not None:
+            from spark_kbatch.consumer import matching  # noqa: PLC0415  for reads that have one
+
+            within = matching.windows(ranges, {}, condition)
+        cuts_of = seen.source.common_cuts
         return [
             tuple(
                 StreamPiece(one.wanted, ids.get(one.wanted.topic_partition.topic, ""))
                 for one in task
             )
-            for task in splits.tasks(ranges, seen.views, self._options, seen.source.common_cuts)
+            for task in splits.tasks(ranges, seen.views, self._options, cuts_of, within)
         ]
 
     def prepare_for_available_now(self) -> None:

@@ -44,6 +44,8 @@ from spark_kbatch.store.source import Fetcher, FoundTopic, LogView, Source
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_kbatch.condition.binding import Bound
+    from spark_kbatch.consumer.matching import Where
     from spark_kbatch.consumer.rows import HeadersOf, TypedColumns
 
 
@@ -68,12 +70,23 @@ class TopicReader:
         """Return the start and end offsets of these partitions' logs; raises as `Source.views`."""
         return {tp: view.offsets for tp, view in self.source.views(partitions).items()}
 
-    def plan(self, options: ReadOptions) -> list[tuple[Piece, ...]]:
-        """Return the pieces of a batch read that each task reads; raises as `planning.ranges`."""
+    def plan(self, options: ReadOptions, condition: Bound | None = None) -> list[tuple[Piece, ...]]:
+        """Return the pieces of a batch read that each task reads; raises as `planning.ranges`.
+
+        Args:
+            options: of the read.
+            condition: of the read; what cannot match it is no piece.
+        """
         topics = planning.TopicsLookedUp(self.source)
         ranges = planning.ranges(options, topics)
         views = self.source.views(one.topic_partition for one in ranges)
-        tasks = splits.tasks(ranges, views, options, self.source.common_cuts)
+        within = None
+        if condition is not None:
+            from spark_kbatch.consumer import matching  # noqa: PLC0415  above
+
+            matching.warn_of_other_topics(condition, list(topics.ids))
+            within = matching.windows(ranges, views, condition, options.isolation_level)
+        tasks = splits.tasks(ranges, views, options, self.source.common_cuts, within)
         for name in {one.topic_partition.topic for one in ranges}:
             self._ensure_same(name, topics.ids[name], "while this read was planned")
         return [
@@ -98,6 +111,7 @@ class TopicReader:
         options: ReadOptions,
         action: str,
         typed: TypedColumns | None = None,
+        where: Where | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that one task of a batch read reads, in offset order within each partition.
 
@@ -107,6 +121,7 @@ class TopicReader:
             options: of the read.
             action: as in `Source.agreed_offsets`.
             typed: what keys and values become, bytes by default.
+            where: which rows to yield, all by default.
 
         Raises:
             DataLossError: part of a piece is gone, and `failOnDataLoss` is set.
@@ -115,7 +130,7 @@ class TopicReader:
         """
         loss = DataLoss(fail=options.fail_on_data_loss)
         wanted = self.resolve(pieces, options, action, loss)
-        yield from self._read_gathered(wanted, columns, options, loss, typed)
+        yield from self._read_gathered(wanted, columns, options, loss, typed, where)
 
     def read_stream_task(
         self,
@@ -123,6 +138,7 @@ class TopicReader:
         columns: Sequence[str],
         options: ReadOptions,
         typed: TypedColumns | None = None,
+        where: Where | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that one task of a micro-batch reads, in offset order within each partition.
 
@@ -133,6 +149,7 @@ class TopicReader:
             columns: names of `typed.schema`.
             options: of the stream.
             typed: what keys and values become, bytes by default.
+            where: which rows to yield, all by default.
 
         Raises the errors of `read_task`.
         """
@@ -147,7 +164,7 @@ class TopicReader:
                 loss.report(asked, "nothing of it", "its topic was deleted and created again")
             else:
                 wanted[one] = topic_id
-        yield from self._read_gathered(wanted, columns, options, loss, typed)
+        yield from self._read_gathered(wanted, columns, options, loss, typed, where)
 
     def _read_gathered(
         self,
@@ -156,18 +173,26 @@ class TopicReader:
         options: ReadOptions,
         loss: DataLoss,
         typed: TypedColumns | None,
+        where: Where | None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task's ranges of known offsets, as `_read_available` does.
 
         Args:
             wanted: ranges of different partitions, and the ids of their topics.
-            columns, options, loss, typed: as there.
+            columns, options, loss, typed, where: as there.
         """
         topic_ids = {one.topic_partition: topic_id for one, topic_id in wanted.items()}
         try:
             for part, fetcher in self.source.gathered(wanted):
                 yield from self._read_available(
-                    part, topic_ids[part.topic_partition], fetcher, columns, options, loss, typed
+                    part,
+                    topic_ids[part.topic_partition],
+                    fetcher,
+                    columns,
+                    options,
+                    loss,
+                    typed,
+                    where,
                 )
         except UnknownTopicOrPartitionError as error:
             asked = ranges_shown({one.topic_partition: (one.start, one.end) for one in wanted})
@@ -182,6 +207,7 @@ class TopicReader:
         options: ReadOptions,
         loss: DataLoss,
         typed: TypedColumns | None,
+        where: Where | None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range of known offsets that the log still holds.
 
@@ -194,6 +220,7 @@ class TopicReader:
             options: of the read.
             loss: told what is gone.
             typed: what keys and values become, bytes by default.
+            where: which rows to yield, all by default.
         """
         from spark_kbatch.consumer import reading  # noqa: PLC0415  above
         from spark_kbatch.consumer.rows import BYTES, Rows  # noqa: PLC0415  likewise
@@ -201,13 +228,14 @@ class TopicReader:
         headers_of = self._headers_of(
             options.isolation_level, topic_id, options.max_decompressed_batch_bytes
         )
-        rows = Rows(columns, typed or BYTES, headers_of=headers_of)
+        rows = Rows(columns, typed or BYTES, headers_of=headers_of, where=where)
         try:
             with opened as fetcher:
                 batches = reading.read_range(
                     fetcher, wanted, rows.decoded, options.isolation_level,
                     on_loss=loss.offsets_gone,
                     max_decompressed_batch_bytes=options.max_decompressed_batch_bytes,
+                    times_ms=where and where.times_ms,
                 )  # fmt: skip
                 yield from rows.of(batches, wanted.topic_partition)
         except UnknownTopicOrPartitionError as error:
@@ -274,6 +302,8 @@ class TopicReader:
         topic_id: str = "",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
         typed: TypedColumns | None = None,
+        where: Where | None = None,
+        times_ms: tuple[int, int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of an offset range of one topic, as `reading.read_range` does.
 
@@ -281,16 +311,33 @@ class TopicReader:
             topic_id: of the topic to read; by default of the one that has the name when the first rows
                 are taken.
             typed: what keys and values become, bytes by default; otherwise the columns have the offset too.
+            where: which records to yield, all by default.
+            times_ms: as for `reading.read_range`, where there is no `where`.
         """
         from spark_kbatch.consumer import reading  # noqa: PLC0415  above
 
+        if where is not None:
+            views = self.source.views([wanted.topic_partition])
+            wanted = self._part_of(wanted, views, where, isolation)
         topic_id = topic_id or self.source.topic(wanted.topic_partition.topic).topic_id
         headers_of = self._headers_of(isolation, topic_id, max_decompressed_batch_bytes)
+        tested = [] if where is None else [one for one in where.decoded if one not in columns]
+
+        def kept(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                if where is None:
+                    yield batch
+                    continue
+                for records, _ in where.rows(batch, wanted.topic_partition, headers_of):
+                    yield records.select(list(columns))
+
         with self.source.fetcher(wanted, topic_id) as fetcher:
-            for batch in reading.read_range(
-                fetcher, wanted, columns, isolation,
+            batches = reading.read_range(
+                fetcher, wanted, [*columns, *tested], isolation,
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-            ):  # fmt: skip
+                times_ms=where.times_ms if where else times_ms,
+            )  # fmt: skip
+            for batch in kept(batches):
                 if typed is None:
                     yield batch
                     continue
@@ -453,6 +500,7 @@ class TopicReader:
         typed: TypedColumns | None = None,
         isolation_level: str = "read_committed",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
+        where: str | None = None,
         taken: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = iter,
     ) -> pa.RecordBatchReader:
         """Read records as Arrow; arguments and errors are those of `Cluster.read`.
@@ -466,6 +514,7 @@ class TopicReader:
 
         typed = typed or BYTES
         names = ensure_columns(columns, typed.schema.names)
+        chosen_rows = None if where is None else self.where(where, typed)
         if last is not None:
             arguments.whole_number("last", last, 1)
             if not isinstance(start, str) or start != "earliest":
@@ -480,29 +529,69 @@ class TopicReader:
         views = self.source.views(chosen)
         ranges = self.ranges(views, start, end, isolation)
 
-        def read(wanted: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        def read(
+            wanted: OffsetRange, columns: Sequence[str], times_ms: tuple[int, int] | None = None
+        ) -> Iterator[pa.RecordBatch]:
             return self.read_range(
                 wanted,
                 columns,
                 isolation,
                 topic_id=chosen[wanted.topic_partition],
                 max_decompressed_batch_bytes=most,
+                times_ms=times_ms,
             )
 
-        rows = Rows(names, typed, headers_of=lambda wanted: read(wanted, ["offset", "headers"]))
+        rows = Rows(
+            names, typed,
+            headers_of=lambda wanted: read(wanted, ["offset", "headers"]), where=chosen_rows,
+        )  # fmt: skip
+        times_ms = chosen_rows and chosen_rows.times_ms
 
         def batches() -> Iterator[pa.RecordBatch]:
             is_empty = True
             for wanted in ranges:
                 if last is not None:
                     wanted = self.last_records(wanted, last, lambda some: read(some, ["offset"]))
-                for batch in rows.of(read(wanted, rows.decoded), wanted.topic_partition):
+                if chosen_rows is not None:
+                    wanted = self._part_of(wanted, views, chosen_rows, isolation)
+                for batch in rows.of(read(wanted, rows.decoded, times_ms), wanted.topic_partition):
                     is_empty = False
                     yield batch
             if is_empty:  # from which a caller that takes batches learns the columns
                 yield no_rows(rows.schema)
 
         return pa.RecordBatchReader.from_batches(rows.schema, taken(batches()))
+
+    def where(self, text: str, typed: TypedColumns | None = None, name: str = "where") -> Where:
+        """Return the condition of a text.
+
+        Args:
+            text: of the condition.
+            typed: what keys and values become, bytes by default.
+            name: of the option or argument, for errors.
+
+        Raises:
+            ConfigError: a text that is not taken, or that does not fit the columns; says where.
+        """
+        from spark_kbatch.consumer import matching  # noqa: PLC0415  above
+        from spark_kbatch.consumer.rows import BYTES  # noqa: PLC0415  likewise
+
+        typed = typed or BYTES
+        return matching.Where(matching.bound(text, typed.schema, name), typed)
+
+    def _part_of(
+        self,
+        wanted: OffsetRange,
+        views: Mapping[TopicPartition, LogView],
+        where: Where,
+        isolation: IsolationLevel,
+    ) -> OffsetRange:
+        """Return the part of a range of known offsets in which records can match; an empty one if none can."""
+        from spark_kbatch.consumer import matching  # noqa: PLC0415  above
+
+        within = matching.windows([wanted], views, where.condition, isolation)
+        pieces = splits.clipped([Piece(wanted, wanted)], within)
+        return pieces[0].wanted if pieces else wanted._replace(start=wanted.end)
 
     def list_offsets(
         self,

@@ -112,6 +112,11 @@ class MemoryView(NamedTuple):
                     found = OffsetAndTimestamp(offset, time_ms)
         return found
 
+    def start_by_time(self, timestamp_ms: int, *, end_offset: int) -> int:
+        """Return an offset before which no record has that time or a later one; `end_offset` if there is none."""
+        found = self.offset_for_timestamp(timestamp_ms, end_offset=end_offset)
+        return end_offset if found is None else found.offset
+
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
         """Return offsets that split [start_offset, end_offset) into pieces of about that size."""
         points, size = list[int](), 0

@@ -463,6 +463,7 @@ class Cluster:
         isolation_level: str = "read_committed",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
         registry: StrPath | Mapping[str, str] | None = None,
+        where: str | None = None,
         **formats: Any,
     ) -> pa.RecordBatchReader:
         """Read the records of topics, partition by partition, in offset order within each.
@@ -491,6 +492,9 @@ class Cluster:
                 one raises CorruptRecordError when its rows are taken.
             registry: of schemas: a URL, a folder, or a mapping with credentials:
                 `{"url": ..., "basic.auth.user.info": "USER:PASSWORD"}`.
+            where: only the rows that this condition is true for, in Spark's spelling: `"key = 'a' AND offset
+                >= 5"`; see docs/where.md. It sees all columns, those that `columns` leaves out too. What it
+                leaves out is not checked. `last` counts records before it.
             formats: the options of values as columns, with underscores: `value_format="avro"`,
                 `key_format="string"`, `value_schema="version:3"`, `mode="PERMISSIVE"`; see docs/values.md.
 
@@ -524,6 +528,7 @@ class Cluster:
             typed=typed,
             isolation_level=isolation_level,
             max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+            where=where,
             taken=lambda batches: translated_each(batches, self._store.address),
         )
 

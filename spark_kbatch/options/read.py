@@ -266,6 +266,14 @@ def _time_ms(key: str, value: str) -> int:
     return number // 1000 if found[2] == "us" else number * _UNIT_MS[found[2] or "ms"]
 
 
+def _where(key: str, value: str) -> str:
+    """Check the grammar of a condition; its names and types are checked where the columns are known."""
+    from spark_kbatch.condition.text import parse  # noqa: PLC0415  for reads that have one
+
+    parse(value, f"option {key!r}")
+    return value
+
+
 _BATCH_STARTING_OFFSETS = _offsets(
     earliest=EARLIEST, hint="; only a stream may start at 'latest', or -1"
 )
@@ -308,6 +316,7 @@ class ReadOptions:
     isolation_level: IsolationLevel = option("isolation.level", kinds.OptionKind(parse_isolation_level, "read_committed, read_uncommitted"), IsolationLevel.READ_COMMITTED, "How to read records of transactions. With read_committed, those of aborted transactions are left out, and `latest` is the last stable offset, where the first open transaction starts; with read_uncommitted, all records up to the high watermark are read. Control records are never rows. Only a real broker's logs have such transactions: a kbatch job's data is not in the log before its commit.")
     foreign_end: str | None = option("foreign.end", kinds.one_of(*FOREIGN_ENDS), None, "Where to end in a real broker's log directory: with `log` after the last valid batch of each log, with `checkpoint` at the high watermark that the broker last wrote to its checkpoint. Without it a read ends as with `log`, but fails once it comes to records that are missing, as the broker's own files show; with `log` these are left out.")
     max_decompressed_batch_bytes: int = option("max.decompressed.batch.bytes", kinds.number(1), MAX_DECOMPRESSED_BATCH_BYTES, "Largest size, in bytes, that one compressed batch may expand to; a larger one is an error. A task holds one such batch in memory, and a few KB of a damaged or hostile log can expand to gigabytes.", "1073741824 (1 GiB)")
+    where: str | None = option("where", kinds.OptionKind(_where, "a condition, such as `key = 'a' AND timestamp >= TIMESTAMP '2026-01-31 00:00:00Z'`"), None, "Only the rows that this condition is true for, in Spark's own spelling: see [only some rows](where.md). What cannot match is not sent to Spark, and much of it is not read.")
     poll_ms: int = option("poll.ms", kinds.number(0), 500, "In a bucket: how long a stream that found nothing new waits before it asks the store again; up to ten times as long after a while without news. What is committed in that time is seen late: `processAllAvailable()` may return without it. Each time costs a request; with 0, the store is asked whenever Spark asks. Ignored elsewhere, and in a batch.")
     commit_group_id: str | None = option("commit.group.id", kinds.OptionKind(_group_id, "a name"), None, "Consumer group as whose offsets a stream commits how far it has read, for what [shows the lag of groups](streams.md#lag). The group must have no members, and no query starts from it. A bucket and a broker's log directory keep no groups, and refuse it. Ignored in a batch.", "not set")
     patience: Patience = made_of(

@@ -83,6 +83,15 @@ class RemoteView:
         found = self._times.of(self._topic_partition, timestamp_ms)
         return found if found is not None and found.offset < end_offset else None
 
+    def start_by_time(self, timestamp_ms: int, *, end_offset: int) -> int:
+        """Return an offset before which no record has that time or a later one, 0 if the broker names none.
+
+        It looks into one segment, and not behind it, so that no answer proves nothing.
+        Source: Kafka storage/.../log/UnifiedLog.java fetchOffsetByTimestamp.
+        """
+        found = self._times.of(self._topic_partition, timestamp_ms)
+        return 0 if found is None else min(found.offset, end_offset)
+
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
         """Return an empty list, as a cluster does not tell where to split a range by bytes."""
         del start_offset, end_offset, piece_bytes

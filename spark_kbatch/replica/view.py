@@ -55,6 +55,11 @@ class Replica(NamedTuple):
         """Return the first record at or after a timestamp, as `PartitionLog.offset_for_timestamp` does."""
         return self.log.offset_for_timestamp(self.state, timestamp_ms, end_offset=end_offset)
 
+    def start_by_time(self, timestamp_ms: int, *, end_offset: int) -> int:
+        """Return an offset before which no record has that time or a later one; `end_offset` if there is none."""
+        found = self.offset_for_timestamp(timestamp_ms, end_offset=end_offset)
+        return end_offset if found is None else found.offset
+
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
         """Return offsets that divide a range into pieces, as `PartitionLog.split_points` does."""
         return self.log.split_points(self.state, start_offset, end_offset, piece_bytes=piece_bytes)

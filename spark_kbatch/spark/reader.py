@@ -31,7 +31,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from spark_kbatch.columns.reading import NewSchema, NewSchemas, PinnedColumns
+from spark_kbatch.columns.reading import (
+    NewSchema,
+    NewSchemas,
+    PinnedColumns,
+    PinnedWhere,
+    decoders,
+)
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import Piece, StreamPiece
 from spark_kbatch.opening.stores import open_stream, open_topics
@@ -57,16 +63,22 @@ class KBatchReader(DataSourceReader):
     """Spark batch reader for the requested columns of Spark's Kafka row."""
 
     def __init__(
-        self, options: ReadOptions, columns: list[str], pinned: PinnedColumns, load: str = ""
+        self,
+        options: ReadOptions,
+        columns: list[str],
+        pinned: PinnedColumns,
+        where: PinnedWhere | None = None,
+        load: str = "",
     ) -> None:
         # The id of the `load()` that is read, by default of one that no other reader has.
         self._options, self._columns, self._pinned = options, columns, pinned
-        self._load = load or uuid.uuid4().hex
+        self._where, self._load = where, load or uuid.uuid4().hex
 
     @briefly
     def partitions(self) -> list[InputPartition]:
         """Return an input partition for each task of the read's plan."""
-        tasks = open_topics(self._options).plan(self._options)
+        condition = self._where and self._where.condition
+        tasks = open_topics(self._options).plan(self._options, condition)
         covered = sorted({(p.planned.topic_partition, p.topic_id) for task in tasks for p in task})
         digest = hashlib.sha256(repr(covered).encode()).hexdigest()[:16]
         return [RangePartition(f"{self._load}-{digest}", pieces) for pieces in tasks]
@@ -80,8 +92,10 @@ class KBatchReader(DataSourceReader):
         freeze_modules()
         action = f"{partition.plan}-{_action()}"
         reader = open_topics(self._options)
-        typed = self._pinned.typed(names=self._columns)
-        yield from reader.read_task(partition.pieces, self._columns, self._options, action, typed)
+        typed, where = decoders(self._pinned, self._where, self._columns)
+        yield from reader.read_task(
+            partition.pieces, self._columns, self._options, action, typed, where
+        )
 
 
 def _action() -> str:
@@ -121,8 +135,15 @@ class StreamPartition(InputPartition):
 class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark stream reader for the requested columns of Spark's Kafka row."""
 
-    def __init__(self, options: ReadOptions, columns: list[str], pinned: PinnedColumns) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        columns: list[str],
+        pinned: PinnedColumns,
+        where: PinnedWhere | None = None,
+    ) -> None:
         self._options, self._columns, self._pinned = options, columns, pinned
+        self._where = where
 
     @functools.cached_property
     def _new_schemas(self) -> NewSchemas:
@@ -170,7 +191,8 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return an input partition for each task of the micro-batch."""
         new = self._new_schemas.found()
-        return [StreamPartition(pieces, new) for pieces in self._planner.plan(start, end)]
+        condition = self._where and self._where.condition
+        return [StreamPartition(some, new) for some in self._planner.plan(start, end, condition)]
 
     @briefly
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -180,8 +202,11 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         freeze_modules()
         reader = open_topics(self._options)
-        typed = self._pinned.typed(partition.new_schemas, names=self._columns)
-        yield from reader.read_stream_task(partition.pieces, self._columns, self._options, typed)
+        new = partition.new_schemas
+        typed, where = decoders(self._pinned, self._where, self._columns, new)
+        yield from reader.read_stream_task(
+            partition.pieces, self._columns, self._options, typed, where
+        )
 
 
 class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -47,7 +47,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_kbatch.columns.reading import PinnedColumns, pinned
+from spark_kbatch.columns.reading import PinnedColumns, PinnedWhere, pinned, pinned_where
 from spark_kbatch.columns.writing import written_columns
 from spark_kbatch.errors import ConfigError, KBatchError
 from spark_kbatch.opening.stores import begin_job, ensure_selection_exists, with_absolute_path
@@ -122,6 +122,7 @@ class KBatchDataSource(DataSource):
         options, is_batch = parse_batch_or_stream_options(self.options)
         ensure_selection_exists(options, is_batch=is_batch)
         self._pinned = pinned(options.values)
+        pinned_where(options.where, self._pinned)
         fields = _row_fields(self._pinned).values()
         return StructType([f for f in fields if options.include_headers or f.name != "headers"])
 
@@ -130,17 +131,19 @@ class KBatchDataSource(DataSource):
         """Return a batch reader of the schema's columns."""
         options = parse_read_options(self.options)
         columns = self._columns_of(schema, options)
-        return KBatchReader(with_absolute_path(options), schema.fieldNames(), columns, self._load)
+        where, names = self._where_of(options, columns), schema.fieldNames()
+        return KBatchReader(with_absolute_path(options), names, columns, where, self._load)
 
     def streamReader(self, schema: StructType) -> KBatchStreamReader | FailedStreamReader:
         """Return a stream reader of the schema's columns, or for bad options one that raises later."""
         try:
             options = parse_stream_read_options(self.options)
             columns = self._columns_of(schema, options)
+            where = self._where_of(options, columns)
             options = with_absolute_path(options)
         except KBatchError as error:
             return FailedStreamReader(error.with_traceback(None))
-        return KBatchStreamReader(options, schema.fieldNames(), columns)
+        return KBatchStreamReader(options, schema.fieldNames(), columns, where)
 
     def _columns_of(self, schema: StructType, options: ReadOptions) -> PinnedColumns:
         """Return what keys and values are read as, with those fields alone that a user's schema names."""
@@ -149,6 +152,12 @@ class KBatchDataSource(DataSource):
             columns = pinned(options.values, {one.name: _wanted(one.dataType) for one in schema})
         _ensure_readable(schema, columns)
         return columns
+
+    def _where_of(self, options: ReadOptions, columns: PinnedColumns) -> PinnedWhere | None:
+        """Return the condition of a read, which sees the fields too that a user's schema leaves out."""
+        if options.where is None or columns is self._pinned:
+            return pinned_where(options.where, columns)
+        return pinned_where(options.where, pinned(options.values))
 
     @briefly
     def writer(self, schema: StructType, overwrite: bool) -> KBatchWriter:

@@ -70,6 +70,10 @@ EVENTS = [f"events 0 {n}" for n in range(4)] + ["events 1 0"]
     [
         (["events"], EVENTS),
         (["orders-us", "events"], US + EVENTS),
+        (["events", "orders-eu", "--where", "topic = 'events' AND key <> 'k1'"], [EVENTS[0], *EVENTS[2:]]),
+        (["events", "--where", "timestamp > TIMESTAMP '1970-01-01 00:00:02Z'"], EVENTS[2:4]),
+        (["events", "--where", "headers['h'] = X'1b'", "--max-records", "2"], EVENTS[:2]),
+        (["events", "--where", "offset < 3", "--last", "2"], [EVENTS[2], EVENTS[4]]),
         (["^orders-"], EU + US),
         (["^.*s$"], EVENTS + US),
         (["orders-us", "^orders"], US + EU),
@@ -267,3 +271,9 @@ def test_a_number_that_looks_like_seconds_is_warned_of(
         done = CliRunner().invoke(cli, [command, str(cluster.path), "events", option, str(time)])
         assert done.exit_code == 0
         assert ("times are in ms, and this looks like seconds" in caplog.text) == said
+
+
+def test_a_condition_that_is_not_taken_says_where(cluster: Cluster) -> None:
+    done = consume(cluster.path, "events", "--where", "key = 5")
+    assert isinstance(done.exception, KBatchError)
+    assert str(done.exception).startswith("--where: at character 7, 5: key is BINARY; write 'text'")

@@ -222,3 +222,23 @@ def test_produce_writes_a_file_again_as_it_was(cluster: Cluster, tmp_path: Path,
         .read_all()
         .equals(cluster.read("events", columns=names).read_all())
     )
+
+
+@pytest.mark.parametrize("name", ["some.parquet", "some.json"])
+def test_a_condition_chooses_what_is_in_the_file(
+    cluster: Cluster, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / name
+    done = export(cluster.path, "events", file, "--where", "key = 'k' AND partition = 0", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["records"] == 2
+    if name.endswith("json"):
+        assert [json.loads(line)["offset"] for line in file.read_text().splitlines()] == [0, 3]
+    else:
+        assert pa.parquet.read_table(file).column("offset").to_pylist() == [0, 3]
+
+
+def test_a_condition_is_refused_beside_a_log_dir(cluster: Cluster, tmp_path: Path) -> None:
+    done = export(cluster.path, "events", "--log-dir", tmp_path, "--where", "offset = 0")
+    assert done.exit_code == 2
+    assert "--where has no meaning beside --log-dir" in done.output

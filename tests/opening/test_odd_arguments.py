@@ -69,6 +69,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "topics": "events", "partitions": [0], "start": "earliest", "end": 3, "last": 2,
         "columns": ["value", "offset"], "text": "replace",
         "isolation_level": "read_committed", "max_decompressed_batch_bytes": 1 << 20, "registry": None,
+        "where": "offset >= 0",
     },
     "repair": {"partitions": [EVENTS], "dry_run": False},
     "elect_unclean": {"topic": "events", "dry_run": False},

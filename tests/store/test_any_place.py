@@ -215,6 +215,28 @@ def test_a_read_starts_and_ends_where_it_is_asked_to(cluster: Cluster) -> None:
         values(cluster, start=5)
 
 
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("value = 'b' OR value LIKE 'd%'", ["b", "d"]),
+        ("partition = 1", []),
+        ("topic <> 'events'", []),
+        ("offset between 1 and 2", ["b", "c"]),
+        ("timestamp >= TIMESTAMP '1970-01-01 00:00:03Z'", ["b", "d"]),
+        ("timestamp > TIMESTAMP '1970-01-01 00:00:04Z'", []),
+        ("NOT timestamp > TIMESTAMP '1970-01-01 00:00:02.000999Z'", ["a", "c"]),
+        ("headers['n'] is null AND key is null AND timestampType = 0", ["a", "b", "c", "d"]),
+    ],
+)
+def test_a_read_with_a_condition_has_the_rows_that_it_is_true_for(
+    cluster: Cluster, where: str, expected: list[str]
+) -> None:
+    cluster.create_topic("events", 2)
+    send(cluster, "events", "a", "b", "c", "d")
+    assert values(cluster, where=where) == expected
+    assert values(cluster, last=2, where=where) == [one for one in expected if one in "cd"]
+
+
 def test_a_large_range_is_split_where_batches_begin(cluster: Cluster) -> None:
     cluster.create_topic("events")
     with cluster.producer(batch_size=1) as producer:

@@ -253,6 +253,11 @@ class ForeignLogView:
         """Return the first record before `end_offset` with a timestamp of `timestamp_ms` or later."""
         return self._log.offset_for_timestamp(timestamp_ms, end_offset=end_offset)
 
+    def start_by_time(self, timestamp_ms: int, *, end_offset: int) -> int:
+        """Return an offset before which no record has that time or a later one; `end_offset` if there is none."""
+        found = self.offset_for_timestamp(timestamp_ms, end_offset=end_offset)
+        return end_offset if found is None else found.offset
+
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
         """Return offsets that split a range of the log into pieces of about equal size."""
         return self._log.split_points(start_offset, end_offset, piece_bytes=piece_bytes)
