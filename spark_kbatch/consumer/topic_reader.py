@@ -235,7 +235,7 @@ class TopicReader:
                     fetcher, wanted, rows.decoded, options.isolation_level,
                     on_loss=loss.offsets_gone,
                     max_decompressed_batch_bytes=options.max_decompressed_batch_bytes,
-                    times_ms=where and where.times_ms,
+                    times_ms=None if where is None else where.times_ms,
                 )  # fmt: skip
                 yield from rows.of(batches, wanted.topic_partition)
         except UnknownTopicOrPartitionError as error:
@@ -545,7 +545,7 @@ class TopicReader:
             names, typed,
             headers_of=lambda wanted: read(wanted, ["offset", "headers"]), where=chosen_rows,
         )  # fmt: skip
-        times_ms = chosen_rows and chosen_rows.times_ms
+        times_ms = None if chosen_rows is None else chosen_rows.times_ms
 
         def batches() -> Iterator[pa.RecordBatch]:
             is_empty = True

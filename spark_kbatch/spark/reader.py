@@ -77,7 +77,7 @@ class KBatchReader(DataSourceReader):
     @briefly
     def partitions(self) -> list[InputPartition]:
         """Return an input partition for each task of the read's plan."""
-        condition = self._where and self._where.condition
+        condition = None if self._where is None else self._where.condition
         tasks = open_topics(self._options).plan(self._options, condition)
         covered = sorted({(p.planned.topic_partition, p.topic_id) for task in tasks for p in task})
         digest = hashlib.sha256(repr(covered).encode()).hexdigest()[:16]
@@ -191,7 +191,7 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return an input partition for each task of the micro-batch."""
         new = self._new_schemas.found()
-        condition = self._where and self._where.condition
+        condition = None if self._where is None else self._where.condition
         return [StreamPartition(some, new) for some in self._planner.plan(start, end, condition)]
 
     @briefly
