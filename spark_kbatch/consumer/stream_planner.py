@@ -135,7 +135,7 @@ class StreamPlanner:
         try:
             self._told_initial, self._initial_error = self._resolved_initial(), None
         except KBatchError as error:
-            if self._was_asked:  # Spark before 4.2 has an end by now, which does not say where it starts
+            if self._was_asked:  # Spark has an end by now, which does not say where it starts
                 raise
             self._told_initial, self._initial_error = StreamOffset({}), error
         return self._told_initial.to_json()
