@@ -87,9 +87,13 @@ def test_examples_pair_each_python_block_with_the_text_block_after_it() -> None:
 def test_python_blocks_run_as_pasted_and_print_what_the_pages_show(tmp_path: Path) -> None:
     """Later blocks of a page use names of earlier ones."""
     found = {
-        str(page.relative_to(REPOSITORY)): examples(page.read_text(encoding="utf-8"))
+        str(page.relative_to(REPOSITORY)): [
+            example
+            for example in examples(page.read_text(encoding="utf-8"))
+            # Spark 4.0 has no functions of columns.
+            if SPARK >= (4, 1) or "_avro(" not in example.code
+        ]
         for page in PAGES
-        if SPARK >= (4, 1) or page.name != "values.md"  # it shows functions of columns
     }
     assert found["README.md"]
     blocks = {page: [example.code for example in shown] for page, shown in found.items()}

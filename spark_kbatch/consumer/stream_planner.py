@@ -28,7 +28,7 @@ no end says where the query started.
 `"log_ends": true` in it too; they are in no checkpoint.
 
 An end without partitions that the query has read loses their offsets. If the options of a restarted
-query leave some out, `latest` fails before Spark logs such an end. With Spark 4.1 it cannot, because it
+query leave some out, `latest` fails before Spark logs such an end. Before Spark 4.2 it cannot, because it
 is not told where the query stands. If the options name them again, an end that was logged is planned as
 it is, and the micro-batch after it reads nothing: it ends with all partitions, each where it was, and says so
 as `initial`. Until Spark logs that end, only this run knows where they were.
@@ -138,12 +138,12 @@ class StreamPlanner:
         Then `latest` and `plan` raise the error, unless an earlier run has logged where it starts.
 
         Raises:
-            As `planning.initial_offsets`, with Spark 4.1 if it has an end that does not say it.
+            As `planning.initial_offsets`, before Spark 4.2 if it has an end that does not say it.
         """
         try:
             self._told_initial, self._initial_error = self._resolved_initial(), None
         except KBatchError as error:
-            if self._was_asked:  # Spark 4.1 has an end by now, which does not say where it starts
+            if self._was_asked:  # Spark has an end by now, which does not say where it starts
                 raise
             self._told_initial, self._initial_error = StreamOffset({}), error
         return self._told_initial.to_json()
@@ -152,7 +152,7 @@ class StreamPlanner:
         """Return the end of the micro-batch that starts at `start`; `start` if there is nothing to read.
 
         Args:
-            start: None with Spark 4.1, which does not say where it is.
+            start: None before Spark 4.2, which does not say where it is.
             limited: whether the limits in the options apply.
 
         Raises:
@@ -337,7 +337,7 @@ class StreamPlanner:
     # How much a micro-batch takes.
 
     def _unsaid_start(self, *, limited: bool) -> tuple[StreamOffset, bool]:
-        """Return the query's position for Spark 4.1, which does not pass it on, and whether limits apply.
+        """Return the query's position for a Spark that does not pass it on, and whether limits apply.
 
         A run that goes on from a checkpoint has asked for a plan before. The first call of a run must
         return everything: an AvailableNow run does not call a second time.

@@ -454,7 +454,7 @@ def test_the_latest_offset_is_reported_regardless_of_the_limit() -> None:
     }
 
 
-# Spark 4.1 does not pass its current offset when it asks for the end.
+# Before 4.2 Spark does not pass its current offset when it asks for the end.
 
 
 def test_without_a_current_offset_a_new_query_first_reads_everything_and_then_keeps_limits() -> (

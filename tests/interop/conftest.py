@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import spark_builder
 from tests.support.apicurio import apicurio
-from tests.support.kafka import POM, Broker, Kafka, MissingToolError, class_path
+from tests.support.kafka import Broker, Kafka, MissingToolError, connectors_of_spark
 from tests.support.kafka_cluster import BrokerCluster
 from tests.support.kafka_fixtures import kafka
 from tests.support.parity_sites import InFolder, OnBroker, OnRealCluster, OnServer, Site
@@ -24,7 +24,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of the other tests, with `format("kafka")`."""
     folder = tmp_path_factory.mktemp("spark")
     try:
-        jars = class_path(folder, pom=POM.with_name("spark-pom.xml")).strip().replace(":", ",")
+        jars = connectors_of_spark(folder)
     except MissingToolError as missing:
         pytest.fail(str(missing), pytrace=False)
     session = (

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.example_project import outcomes
-from tests.support.kafka import POM, Broker, Kafka, class_path
+from tests.support.kafka import Broker, Kafka, connectors_of_spark
 
 pytestmark = pytest.mark.interop
 
 
 def test_all_of_its_tests_pass(kafka: Kafka, tmp_path: Path) -> None:
     """The service looks its group up in a list of all of them, which is long on the broker that other tests share."""
-    jars = class_path(tmp_path, pom=POM.with_name("spark-pom.xml")).strip().replace(":", ",")
+    jars = connectors_of_spark(tmp_path)
     with Broker(kafka, tmp_path / "broker") as broker:
         found = outcomes(
             tmp_path, f"--kbatch-bootstrap-servers={broker.address}", SPARK_KAFKA_JARS=jars

@@ -129,6 +129,20 @@ def test_plans_of_one_frame_share_their_id_while_they_cover_the_same_partitions(
         assert {one.partition("-")[0] for one in (before, after, recreated)} == {source._load}
 
 
+# Values are bytes in Python, which Spark 4.0 hands over as arrays that can be changed.
+
+
+def test_values_are_bytes_in_python_and_with_spark_4_0_arrays_of_bytes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    save(spark.sql("SELECT 'k' AS key, 'v' AS value"), tmp_path / "cluster", topic="t")
+    rows = load(spark, tmp_path / "cluster", subscribe="t").select("key", "value").collect()
+    assert [[type(one) for one in row] for row in rows] == [
+        [bytes if SPARK >= (4, 1) else bytearray] * 2
+    ]
+    assert rows == [(b"k", b"v")]
+
+
 # Functions of columns need UDFs over Arrow arrays, which there are from 4.1 on.
 
 

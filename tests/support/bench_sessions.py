@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.support.kafka import POM, class_path
+from tests.support.kafka import connectors_of_spark
 
 
 @contextlib.contextmanager
@@ -31,8 +31,7 @@ def bench_session(*, memory: str = "4g", jars: Path | None = None) -> Iterator[S
         .config("spark.ui.showConsoleProgress", "false")
     )
     if jars is not None:
-        found = class_path(jars, pom=POM.with_name("spark-pom.xml"))
-        builder = builder.config("spark.jars", found.strip().replace(":", ","))
+        builder = builder.config("spark.jars", connectors_of_spark(jars))
     session = builder.getOrCreate()
     yield session
     session.stop()

@@ -30,9 +30,12 @@ from typing import NamedTuple, Self
 import confluent_kafka as librdkafka
 from confluent_kafka import admin
 
+from tests.conftest import SPARK
 from tests.support.waiting import until
 
 POM = Path(__file__).parent.parent / "interop/pom.xml"
+# Of Sparks that are older than the connector in spark-pom.xml.
+_CONNECTORS = {(4, 0): "4.0.2", (4, 1): "4.1.1"}
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 NODE_ID = 1
 _PORTS = range(16_384, 32_768)
@@ -62,8 +65,8 @@ class MissingToolError(Exception):
     """A tool that the tests need is not on this machine; the message says how to get it."""
 
 
-def class_path(folder: Path, *, pom: Path = POM) -> str:
-    """Return the class path of what `pom` names: the server, its tools and clients.
+def class_path(folder: Path, *properties: str, pom: Path = POM) -> str:
+    """Return the class path of what `pom` names, by default the server, its tools and clients.
 
     Maven downloads them once, to its own cache.
 
@@ -78,13 +81,25 @@ def class_path(folder: Path, *, pom: Path = POM) -> str:
         done = subprocess.run(
             [
                 maven, "--batch-mode", "--quiet", "--file", str(pom), "dependency:build-classpath",
-                f"-Dmdep.outputFile={found}", "-Dmdep.includeScope=runtime",
+                f"-Dmdep.outputFile={found}", "-Dmdep.includeScope=runtime", *properties,
             ],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     if done.returncode:
         raise MissingToolError(f"Maven cannot get Apache Kafka:\n{done.stdout}{done.stderr}")
     return found.read_text()
+
+
+def connectors_of_spark(folder: Path) -> str:
+    """Return Spark's own connectors to Kafka and Avro as `spark.jars` takes them.
+
+    Raises:
+        MissingToolError: as `class_path`.
+    """
+    # One runs on its own Spark and on later ones.
+    older = [f"-Dconnector.version={_CONNECTORS[SPARK]}"] if SPARK in _CONNECTORS else []
+    found = class_path(folder, *older, pom=POM.with_name("spark-pom.xml"))
+    return found.strip().replace(":", ",")
 
 
 @contextlib.contextmanager
