@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -90,19 +92,23 @@ def cluster() -> Iterator[ManyPartitions]:
         yield cluster
 
 
-def read(cluster: ManyPartitions, end: int = 2) -> list[tuple[int, int]]:
-    """Read all partitions up to an offset in one task of a stream; return partition and offset of each row."""
+def batches(cluster: ManyPartitions, end: int) -> Iterator[Any]:
+    """Read all partitions up to an offset in one task of a stream."""
     given = parse_stream_read_options({"kafka.bootstrap.servers": "a:1", "subscribe": TOPIC})
     source = RemoteSource(cluster.options(retry_backoff_ms="1"))
     pieces = [
         StreamPiece(OffsetRange(TopicPartition(TOPIC, number), 0, end), "")
         for number in range(PARTITIONS)
     ]
-    columns = ["partition", "offset"]
+    return TopicReader(source).read_stream_task(pieces, ["partition", "offset"], given)
+
+
+def read(cluster: ManyPartitions, end: int = 2) -> list[tuple[int, int]]:
+    """Return partition and offset of each row of all partitions."""
     return [
         row
-        for batch in TopicReader(source).read_stream_task(pieces, columns, given)
-        for row in zip(*(batch[name].to_pylist() for name in columns), strict=True)
+        for batch in batches(cluster, end)
+        for row in zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True)
     ]
 
 
@@ -131,9 +137,19 @@ def test_what_does_not_fit_into_the_shared_answer_is_asked_for_again(
     assert again(cluster) == [{n: 0} for n in range(PARTITIONS) if n // NODES >= 3]
 
 
-def test_ranges_go_on_after_their_first_answer(cluster: ManyPartitions) -> None:
+def test_all_ranges_go_on_at_once_after_their_first_answers(cluster: ManyPartitions) -> None:
+    with contextlib.closing(batches(cluster, end=4)) as found:
+        next(found)  # of the first range
+        deadline = time.monotonic() + 10
+        while len(cluster.asked_for) < NODES + PARTITIONS:
+            assert time.monotonic() < deadline, cluster.asked_for
+            time.sleep(0.001)
+    assert sorted(map(str, again(cluster))) == sorted(str({n: 2}) for n in range(PARTITIONS))
+
+
+def test_ranges_are_read_to_their_ends(cluster: ManyPartitions) -> None:
     assert read(cluster, end=4) == expected(4)
-    assert again(cluster) == [{number: 2} for number in range(PARTITIONS)]
+    assert len(again(cluster)) == PARTITIONS
 
 
 def test_an_error_in_the_shared_answer_is_that_of_its_partition_alone(
