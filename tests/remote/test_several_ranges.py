@@ -4,86 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import DataLossError
-from spark_kbatch.model import OffsetRange, StreamPiece, TopicPartition
-from spark_kbatch.options.read import parse_stream_read_options
-from spark_kbatch.remote.source import RemoteSource
 from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.protocol import (
-    SUPPORTED,
-    ApiKey,
-    FetchResponse,
-    ListOffsetsResponse,
-    MetadataResponse,
-    Request,
-)
-from tests.support.log_histories import data_batch
-from tests.support.scripted_cluster import TOPIC, ScriptedCluster
-
-PARTITIONS, NODES, RECORDS = 32, 4, 4
-_Topic = FetchResponse.FetchableTopicResponse
-_Offsets = ListOffsetsResponse.ListOffsetsTopicResponse
-_Broker, _Named = MetadataResponse.MetadataResponseBroker, MetadataResponse.MetadataResponseTopic
-
-
-class ManyPartitions(ScriptedCluster):
-    """Brokers of one topic with 32 partitions, each of which leads a quarter of them."""
-
-    def __init__(self) -> None:
-        super().__init__([data_batch(base_offset=2 * n, n=2) for n in range(2)], nodes=NODES)
-        self.asked_for: list[dict[int, int]] = []  # offset by partition, of each fetch
-        self.room = PARTITIONS  # partitions with records in an answer
-        self.refuse: Callable[[int, int], int] = lambda _count, _partition: ErrorCode.NONE
-
-    def _metadata(self, _node: int, _request: Request) -> Any:
-        partitions = [
-            _Named.MetadataResponsePartition(
-                error_code=0, partition_index=number, leader_id=1 + number % NODES, leader_epoch=0,
-                replica_nodes=[1], isr_nodes=[1],
-            )
-            for number in range(PARTITIONS)
-        ]  # fmt: skip
-        return MetadataResponse(
-            brokers=[
-                _Broker(node_id=number, host=one.node.host, port=one.node.port)
-                for number, one in enumerate(self._servers, 1)
-            ],
-            cluster_id="scripted",
-            controller_id=1,
-            topics=[_Named(error_code=0, name=TOPIC, partitions=partitions)],
-        )
-
-    def _list_offsets(self, _node: int, request: Request) -> Any:
-        """Tell that all records were deleted."""
-        ((asked,),) = (each.partitions for each in request.body.topics)
-        one = _Offsets.ListOffsetsPartitionResponse(
-            partition_index=asked.partition_index, error_code=0, timestamp=-1, offset=RECORDS,
-            leader_epoch=0,
-        )  # fmt: skip
-        return ListOffsetsResponse(topics=[_Offsets(name=TOPIC, partitions=[one])])
-
-    def _fetch(self, node: int, request: Request) -> Any:
-        (asked,) = (each.partitions for each in request.body.topics)
-        assert all(one.partition % NODES == node - 1 for one in asked)
-        self.asked_for.append({one.partition: one.fetch_offset for one in asked})
-        parts = []
-        for place, one in enumerate(asked):
-            code = self.refuse(len(asked), one.partition)
-            first = self.batches[one.fetch_offset // 2 : one.fetch_offset // 2 + 1]
-            parts.append(
-                _Topic.PartitionData(
-                    partition_index=one.partition, error_code=code, high_watermark=RECORDS,
-                    last_stable_offset=RECORDS, log_start_offset=0, aborted_transactions=None,
-                    records=b"".join(first) if place < self.room and not code else b"",
-                )
-            )  # fmt: skip
-        return FetchResponse(responses=[_Topic(topic=TOPIC, partitions=parts)])
+from spark_kbatch.wire.protocol import SUPPORTED, ApiKey
+from tests.support.many_partitions import NODES, PARTITIONS, ManyPartitions, batches, pieces
 
 
 @pytest.fixture
@@ -92,22 +20,11 @@ def cluster() -> Iterator[ManyPartitions]:
         yield cluster
 
 
-def batches(cluster: ManyPartitions, end: int) -> Iterator[Any]:
-    """Read all partitions up to an offset in one task of a stream."""
-    given = parse_stream_read_options({"kafka.bootstrap.servers": "a:1", "subscribe": TOPIC})
-    source = RemoteSource(cluster.options(retry_backoff_ms="1"))
-    pieces = [
-        StreamPiece(OffsetRange(TopicPartition(TOPIC, number), 0, end), "")
-        for number in range(PARTITIONS)
-    ]
-    return TopicReader(source).read_stream_task(pieces, ["partition", "offset"], given)
-
-
 def read(cluster: ManyPartitions, end: int = 2) -> list[tuple[int, int]]:
     """Return partition and offset of each row of all partitions."""
     return [
         row
-        for batch in batches(cluster, end)
+        for batch in batches(cluster, pieces(end))
         for row in zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True)
     ]
 
@@ -138,7 +55,7 @@ def test_what_does_not_fit_into_the_shared_answer_is_asked_for_again(
 
 
 def test_all_ranges_go_on_at_once_after_their_first_answers(cluster: ManyPartitions) -> None:
-    with contextlib.closing(batches(cluster, end=4)) as found:
+    with contextlib.closing(batches(cluster, pieces(end=4))) as found:
         next(found)  # of the first range
         deadline = time.monotonic() + 10
         while len(cluster.asked_for) < NODES + PARTITIONS:
