@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from spark_kbatch.errors import DataLossError
+from spark_kbatch.errors import DataLossError, RequestTimedOutError
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import SUPPORTED, ApiKey
 from tests.support.many_partitions import NODES, PARTITIONS, ManyPartitions, batches, pieces
@@ -87,3 +88,16 @@ def test_a_range_that_is_lost_is_named(cluster: ManyPartitions) -> None:
     )
     with pytest.raises(DataLossError, match="events-5 from offset 0 to 2"):
         read(cluster)
+
+
+def test_a_leader_that_cannot_be_reached_is_the_error_of_its_own_ranges(
+    cluster: ManyPartitions,
+) -> None:
+    cluster.addresses[2] = "127.0.0.1:1"
+    given = {"default_api_timeout_ms": "500", "request_timeout_ms": "400"}
+    found = batches(cluster, pieces(end=2), **given)
+    first = [batch["partition"][0].as_py() for batch in itertools.islice(found, 2)]
+
+    with pytest.raises(RequestTimedOutError, match=r"events-2 .*127\.0\.0\.1:1"):
+        next(found)
+    assert first == [0, 1]

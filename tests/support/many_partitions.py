@@ -94,8 +94,10 @@ def pieces(end: int) -> list[StreamPiece]:
     ]
 
 
-def batches(cluster: ManyPartitions, pieces: Sequence[StreamPiece]) -> Iterator[Any]:
-    """Read ranges in one task of a stream."""
+def batches(
+    cluster: ManyPartitions, pieces: Sequence[StreamPiece], **options: str
+) -> Iterator[Any]:
+    """Read ranges in one task of a stream; `options` are those of the client."""
     given = parse_stream_read_options({"kafka.bootstrap.servers": "a:1", "subscribe": TOPIC})
-    source = RemoteSource(cluster.options(retry_backoff_ms="1"))
+    source = RemoteSource(cluster.options(retry_backoff_ms="1", **options))
     return TopicReader(source).read_stream_task(pieces, ["partition", "offset"], given)
