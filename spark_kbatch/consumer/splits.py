@@ -106,7 +106,9 @@ def _divided(
     if options.min_partitions is not None or options.max_records_per_partition is not None:
         return [(piece,) for piece in _as_told(ranges, known, options)]
     held = [one for one in known if one.start < one.end]
-    cuts = topics.common_cuts(held, piece_bytes=PIECE_BYTES) if options.share_tasks else ()
+    # Asked for in any case: it loads what tells sizes, of all partitions together.
+    found = topics.common_cuts(held, piece_bytes=PIECE_BYTES)
+    cuts = found if options.share_tasks else ()
     apart, together = list[tuple[Piece, OffsetRange]](), [list[Piece]() for _ in cuts]
     for planned, one in zip(ranges, known, strict=True):
         tp = planned.topic_partition

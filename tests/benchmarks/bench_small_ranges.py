@@ -42,7 +42,7 @@ OF_APART, OF_CEILING = 3.0, 0.5
 DELAY_S = 0.05
 TOGETHER, IN_TURN = "together", "one after the other"
 OF_IN_TURN = 8.0
-REQUESTS_MAX = 200  # of a plan and its 16 tasks to a bucket
+REQUESTS_MAX = 300  # of a plan and its 16 tasks to a bucket
 
 
 def bench_jobs(spark: SparkSession, memory_path: Path, targets: Targets) -> None:
