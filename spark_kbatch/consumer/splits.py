@@ -34,12 +34,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from spark_kbatch.consumer.planning import number
 from spark_kbatch.model import LONG_MAX, OffsetRange, Piece, TopicPartition
 from spark_kbatch.options.read import ReadOptions
-from spark_kbatch.store.source import LogView
+from spark_kbatch.store.source import LogView, TopicLookup
 
 PIECE_BYTES = 128 << 20
 RANGE_COST_BYTES = 4 << 20  # of a range by itself; no more has one that is small
@@ -50,20 +50,11 @@ TASKS_MIN = 16  # that small ranges are shared out among
 Within: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
 
 
-class CutsOf(Protocol):
-    """A function that says where to cut ranges whose batches are stored together."""
-
-    def __call__(
-        self, wanted: Iterable[OffsetRange], *, piece_bytes: int
-    ) -> Sequence[Mapping[TopicPartition, int]]:
-        """Return the offsets at which each task begins; see `TopicLookup.common_cuts`."""
-
-
 def tasks(
     ranges: Sequence[OffsetRange],
     views: Mapping[TopicPartition, LogView],
     options: ReadOptions,
-    cuts_of: CutsOf,
+    topics: TopicLookup,
     within: Within | None = None,
 ) -> list[tuple[Piece, ...]]:
     """Return the pieces that each task of a batch read or a micro-batch reads.
@@ -72,16 +63,16 @@ def tasks(
         ranges: of the read.
         views: of their partitions.
         options: of the read.
-        cuts_of: as `TopicLookup.common_cuts`, of the source of the views.
+        topics: whose views these are.
         within: what is needed of them; by default all.
     """
     if within is not None:
         needed = [one for one in ranges if one.topic_partition in within]
         known = [_known(one, views[one.topic_partition], options, within) for one in needed]
-        divided = _divided(needed, known, views, options, cuts_of)
+        divided = _divided(needed, known, views, options, topics)
         return [some for task in divided if (some := clipped(task, within))]
     known = [_known(one, views[one.topic_partition], options) for one in ranges]
-    return _divided(ranges, known, views, options, cuts_of)
+    return _divided(ranges, known, views, options, topics)
 
 
 def clipped(pieces: Iterable[Piece], within: Within) -> tuple[Piece, ...]:
@@ -105,7 +96,7 @@ def _divided(
     known: Sequence[OffsetRange],
     views: Mapping[TopicPartition, LogView],
     options: ReadOptions,
-    cuts_of: CutsOf,
+    topics: TopicLookup,
 ) -> list[tuple[Piece, ...]]:
     """Return the pieces of ranges for each task, as `tasks`.
 
@@ -115,7 +106,9 @@ def _divided(
     if options.min_partitions is not None or options.max_records_per_partition is not None:
         return [(piece,) for piece in _as_told(ranges, known, options)]
     held = [one for one in known if one.start < one.end]
-    cuts = cuts_of(held, piece_bytes=PIECE_BYTES) if options.share_tasks else ()
+    # Asked for in any case: it loads what tells sizes, of all partitions together.
+    found = topics.common_cuts(held, piece_bytes=PIECE_BYTES)
+    cuts = found if options.share_tasks else ()
     apart, together = list[tuple[Piece, OffsetRange]](), [list[Piece]() for _ in cuts]
     for planned, one in zip(ranges, known, strict=True):
         tp = planned.topic_partition

@@ -246,13 +246,12 @@ class StreamPlanner:
             from spark_kbatch.consumer import matching  # noqa: PLC0415  for reads that have one
 
             within = matching.windows(ranges, {}, condition)
-        cuts_of = seen.source.common_cuts
         return [
             tuple(
                 StreamPiece(one.wanted, ids.get(one.wanted.topic_partition.topic, ""))
                 for one in task
             )
-            for task in splits.tasks(ranges, seen.views, self._options, cuts_of, within)
+            for task in splits.tasks(ranges, seen.views, self._options, seen.source, within)
         ]
 
     def prepare_for_available_now(self) -> None:

@@ -86,7 +86,7 @@ class TopicReader:
 
             matching.warn_of_other_topics(condition, list(topics.ids))
             within = matching.windows(ranges, views, condition, options.isolation_level)
-        tasks = splits.tasks(ranges, views, options, self.source.common_cuts, within)
+        tasks = splits.tasks(ranges, views, options, self.source, within)
         for name in {one.topic_partition.topic for one in ranges}:
             self._ensure_same(name, topics.ids[name], "while this read was planned")
         return [

@@ -98,7 +98,7 @@ class ClusterOptions:
     fetch_max_bytes: int = option("fetch.max.bytes", kinds.number(0), 50 * MiB, "Maximum bytes of records in one answer to a fetch. The first batch is sent even if it is larger.")
     fetch_min_bytes: int = option("fetch.min.bytes", kinds.number(0), 1, "Bytes that a broker waits for before it answers a fetch.")
     fetch_max_wait_ms: int = option("fetch.max.wait.ms", kinds.number(0), 500, "How long a broker waits for fetch.min.bytes.")
-    max_partition_fetch_bytes: int = option("max.partition.fetch.bytes", kinds.number(0), 4 * MiB, "Maximum bytes of one partition in an answer to a fetch. The first batch is sent even if it is larger. A task holds two answers. Kafka's default is 1 MiB.")
+    max_partition_fetch_bytes: int = option("max.partition.fetch.bytes", kinds.number(0), 4 * MiB, "Maximum bytes of one partition in an answer to a fetch. The first batch is sent even if it is larger. A task holds two answers; one that reads several small ranges also holds, of each of them, two of at most 1 MiB. Kafka's default is 1 MiB.")
     check_crcs: bool = option("check.crcs", kinds.BOOLEAN, True, "Ignored: the CRC of each batch is always checked.")
     security: Security = made_of(*SECURITY_OPTIONS, default=Security())
     # fmt: on

@@ -364,6 +364,30 @@ class Client:
                 retries.pause()
         return found
 
+    def ask_leaders(
+        self,
+        api_key: int,
+        partitions: Iterable[TopicPartition],
+        build: Callable[[Node, list[TopicPartition]], Any],
+        timeout_ms: int,
+    ) -> dict[Node, Any]:
+        """Send one request to each leader of these partitions in parallel; return the answers that come.
+
+        Nothing is sent again: for what can be asked for in another way.
+
+        Args:
+            api_key, partitions, build: as for `request_leaders`.
+            timeout_ms: how long answers are waited for, request.timeout.ms at most.
+
+        Raises:
+            UnknownTopicOrPartitionError: one of them does not exist.
+        """
+        retries = self._retries(ApiKey(api_key).name, timeout_ms)
+        by_leader = self._by_leader(list(partitions), retries)
+        bodies = {node: build(node, asked) for node, asked in by_leader.items()}
+        answers = self._ask_all(bodies, api_key, retries)
+        return {node: one for node, one in answers.items() if not isinstance(one, KBatchError)}
+
     def _results_of(
         self,
         node: Node,

@@ -7,8 +7,9 @@ The answer to the next request arrives while the reader decodes the batches of t
 copied: they lie in the frame that was received. How much a request asks for follows from what a record of
 this range takes, so that a small range does not fetch what comes after it.
 
-A task that reads several ranges asks for the start of all of them at once, by one request to each leader:
-`Together`. So it waits for the network once, not range after range.
+A task that reads several ranges asks for the start of all of them at once, by one request to each leader, and
+goes on in each as soon as that is answered: `SeveralFetcher`. So it waits for the network twice, not range
+after range. A range of more than some 2 MiB waits again, when it is read, for each further 4 MiB.
 
 A partition is read from its leader, or, if `client.rack` is set, from the replica that the leader names.
 Transient errors are retried until the timeout, after a refresh of the metadata: leaders that move, lost
@@ -27,9 +28,9 @@ KIP-1018, KAFKA-17076.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import random as random_numbers
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from spark_kbatch.clock import monotonic_ms as clock_monotonic_ms
@@ -42,6 +43,7 @@ from spark_kbatch.errors import (
     ProtocolError,
     RequestTimedOutError,
     RetriableError,
+    UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
 from spark_kbatch.model import (
@@ -70,7 +72,7 @@ from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.connections import Node, State
 from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.protocol import ApiKey, OffsetForLeaderEpochRequest
-from spark_kbatch.wire.records import ReadPart, fetch_of_several, fetch_request
+from spark_kbatch.wire.records import ReadPart, fetch_request
 
 # A first request does not know yet what a record takes.
 _FIRST_BYTES_PER_OFFSET = 1024
@@ -91,11 +93,10 @@ _POLICY = "cleanup.policy"
 class _Coming:
     """A Fetch request in flight, and its response once that has arrived."""
 
-    __slots__ = ("answer", "asked", "error", "is_here", "is_shared", "node")
+    __slots__ = ("answer", "asked", "error", "is_here", "node")
 
-    def __init__(self, node: Node, asked: ReadRange, *, is_shared: bool = False) -> None:
+    def __init__(self, node: Node, asked: ReadRange) -> None:
         self.node, self.asked = node, asked
-        self.is_shared = is_shared  # with other partitions: it may lack this one's records
         self.is_here = False
         self.answer: Any = None
         self.error: KBatchError | None = None
@@ -118,7 +119,6 @@ class PartitionFetcher:
         timeout_ms: int,
         last_epoch: int = NO_LEADER_EPOCH,
         ensure_same: Callable[[], None] = lambda: None,
-        together: Together | None = None,
         monotonic_ms: Callable[[], int] = clock_monotonic_ms,
         random: Callable[[], float] = random_numbers.random,
     ) -> None:
@@ -131,18 +131,15 @@ class PartitionFetcher:
             last_epoch: leader epoch of the batch before the range, if it was read: then the leader is asked
                 whether its log still has it.
             ensure_same: called when the range is complete; raises if what was read is to be refused.
-            together: the ranges that are read by the same client, one after the other, this one among them.
             monotonic_ms: the clock.
             random: returns a uniform number from [0, 1), for jitter.
         """
         self._client = client
         self._connections = client.connections
-        self.topic_partition, self._start, self._end = wanted
-        self.has_asked = False
+        self._topic_partition, self._start, self._end = wanted
+        self._first: tuple[LogRead, LogOffsets] | None = None  # came with those of other ranges
         self._timeout_ms = timeout_ms
         self._ensure_same = ensure_same
-        self._together = together or Together(client)
-        self._together.add(self)
         self._monotonic_ms = monotonic_ms
         self._backoff = ExponentialBackoff(
             client.options.retry_backoff_ms, client.options.retry_backoff_max_ms, random
@@ -172,7 +169,10 @@ class PartitionFetcher:
             RequestTimedOutError: it could not be read in time; says why.
             CorruptRecordError: impossible sizes, magic bytes or offsets. CRCs are not checked.
         """
-        assert topic_partition == self.topic_partition
+        assert topic_partition == self._topic_partition
+        first, self._first = self._first, None
+        if first is not None and asked.offset == self._start:
+            return first
         deadline_ms = self._monotonic_ms() + self._timeout_ms
         attempts = 0
         why: KBatchError | None = None
@@ -193,11 +193,11 @@ class PartitionFetcher:
 
     def _try(self, asked: ReadRange, deadline_ms: int) -> tuple[LogRead, LogOffsets] | None:
         """Return the batches that one Fetch request brings, or None if it is to be repeated at once."""
-        coming = self._taken(asked.offset)
-        if coming is None:
+        coming, self._coming = self._coming, None
+        if coming is None or coming.asked.offset != asked.offset:
             coming = self._ask(asked, self._broker_for(asked.offset), deadline_ms)
         part = self._part_of(coming, self._answer_of(coming, deadline_ms))
-        if part is None or (coming.is_shared and not _has_records(part)):
+        if part is None:
             return None
         if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(coming)
@@ -206,11 +206,12 @@ class PartitionFetcher:
         if part.preferred_read_replica != _NO_REPLICA and not part.records:
             self._move_to(part.preferred_read_replica)
             return None
+        self._bytes_max = self._client.options.max_partition_fetch_bytes
         return self._found(part, coming)
 
     def _found(self, part: Any, coming: _Coming) -> tuple[LogRead, LogOffsets] | None:
         asked, edges = coming.asked, _edges(part)
-        path = f"{self.topic_partition} at {coming.node}, fetched from offset {asked.offset}"
+        path = f"{self._topic_partition} at {coming.node}, fetched from offset {asked.offset}"
         if not part.records:
             decided = self._without_records(asked, edges, coming.node)
             if decided is None:
@@ -227,7 +228,6 @@ class PartitionFetcher:
         self._bytes_per_offset = size / (
             last.next_offset - min(asked.offset, batches[0][1].base_offset)
         )
-        self._bytes_max = self._client.options.max_partition_fetch_bytes
         if last.next_offset < self._end:
             self._ask_ahead(asked._replace(offset=last.next_offset), coming.node)
         else:
@@ -242,7 +242,7 @@ class PartitionFetcher:
 
     def _broker_for(self, offset: int) -> Node:
         """Return the broker to fetch from, after a check for truncation if the leader epoch changed."""
-        leader, epoch = self._client.leader(self.topic_partition)
+        leader, epoch = self._client.leader(self._topic_partition)
         if epoch != self._leader_epoch and self._batch_epoch >= 0:
             self._ensure_not_truncated(offset)
         self._leader_epoch = epoch
@@ -254,7 +254,6 @@ class PartitionFetcher:
         """Send a Fetch request, as soon as the broker is connected and can take one."""
         connections = self._connections
         while not connections.ready(node):
-            self._together.ask(asked)
             left_ms = deadline_ms - self._monotonic_ms()
             failed = connections.last_error(node)
             if failed is not None and connections.state(node) is State.DISCONNECTED:
@@ -262,24 +261,7 @@ class PartitionFetcher:
             if left_ms <= 0:
                 raise connections.unsent(node)
             connections.poll(min(left_ms, connections.delay_ms(node)))
-        self._together.ask(asked)
-        return self._taken(asked.offset) or self._send(asked, node)
-
-    def _taken(self, offset: int) -> _Coming | None:
-        """Return the request that was sent ahead for an offset; None if there is none, or it shared an error."""
-        coming, self._coming = self._coming, None
-        if coming is None or coming.asked.offset != offset:
-            return None
-        return None if coming.is_shared and coming.error is not None else coming
-
-    def ask_with_others(
-        self, asked: ReadRange, leader: Node, epoch: int
-    ) -> tuple[_Coming, ReadPart]:
-        """Return a request for the range's start that goes out with those of other ranges, and what it asks for."""
-        self.has_asked, self._leader_epoch = True, epoch
-        first = asked._replace(offset=self._start)
-        self._coming = _Coming(leader, first, is_shared=True)
-        return self._coming, ReadPart(self._start, self._most_bytes(first), epoch)
+        return self._send(asked, node)
 
     def _ask_ahead(self, asked: ReadRange, node: Node) -> None:
         """Send the Fetch request for the next offset in advance, if the broker can take it now."""
@@ -287,20 +269,34 @@ class PartitionFetcher:
         if is_believed and self._connections.can_send(node):
             self._coming = self._send(asked, node)
 
+    def first_part(self, asked: ReadRange) -> ReadPart:
+        """Return what to ask the leader for, with the starts of other ranges."""
+        self._leader_epoch = offsets.leader_epoch(self._client, self._topic_partition)
+        return self._part(asked._replace(offset=self._start))
+
+    def take_first(self, part: Any, node: Node, asked: ReadRange) -> None:
+        """Keep what a leader answered for the range's start, if it has records, and ask for what follows.
+
+        Otherwise `fetch` asks, which says what is wrong.
+        """
+        if part.error_code == ErrorCode.NONE and part.records:
+            with contextlib.suppress(CorruptRecordError):  # none is whole: the answer had no room
+                coming = _Coming(node, asked._replace(offset=self._start))
+                self._first = self._found(part, coming)
+
     def _send(self, asked: ReadRange, node: Node) -> _Coming:
-        self.has_asked = True
         coming = _Coming(node, asked)
-        part = ReadPart(asked.offset, self._most_bytes(asked), self._leader_epoch)
-        fields = _fields(self._client.options, asked, self._rack_id)
-        request = fetch_of_several({self.topic_partition: part}, **fields)
+        parts = {self._topic_partition: self._part(asked)}
+        request = _fetch_of(parts, asked, self._client.options, self._rack_id)
         # The reader may be busy for long while the answer waits for it: time counts once it waits.
         self._connections.send(node, ApiKey.FETCH, request, coming.end, timeout_ms=INT_MAX)
         return coming
 
-    def _most_bytes(self, asked: ReadRange) -> int:
+    def _part(self, asked: ReadRange) -> ReadPart:
         rest = int((self._end - asked.offset) * self._bytes_per_offset * _SPARE)
-        options = self._client.options
-        return min(max(rest, _BYTES_MIN), self._bytes_max, options.max_partition_fetch_bytes)
+        options_max = self._client.options.max_partition_fetch_bytes
+        most = min(max(rest, _BYTES_MIN), self._bytes_max, options_max)
+        return ReadPart(asked.offset, most, self._leader_epoch)
 
     def _answer_of(self, coming: _Coming, deadline_ms: int) -> Any:
         """Wait for the response to a Fetch request, up to request.timeout.ms, and return it.
@@ -317,7 +313,6 @@ class PartitionFetcher:
                 self._connections.disconnect(coming.node, reason)
                 raise RequestTimedOutError(f"{coming.node}: {reason}")
             self._connections.poll(left_ms)
-            self._together.ask(coming.asked)  # of brokers that are connected by now
         if coming.error is not None:
             raise coming.error
         return coming.answer
@@ -325,10 +320,12 @@ class PartitionFetcher:
     def _part_of(self, coming: _Coming, answer: Any) -> Any:
         """Return the partition's part of a Fetch response; None if throttling left the response empty."""
         if answer.error_code != ErrorCode.NONE:
-            raise _fetch_error(answer.error_code, f"asked {coming.node} for {self.topic_partition}")
+            raise _fetch_error(
+                answer.error_code, f"asked {coming.node} for {self._topic_partition}"
+            )
         if not answer.responses and answer.throttle_time_ms > 0:
             return None
-        topic, partition = self.topic_partition
+        topic, partition = self._topic_partition
         for one in answer.responses:
             for part in one.partitions:
                 if one.topic == topic and part.partition_index == partition:
@@ -337,7 +334,7 @@ class PartitionFetcher:
             f"response of {coming.node}",
             "responses.partitions",
             -1,
-            str(self.topic_partition),
+            str(self._topic_partition),
             "none",
         )
 
@@ -347,14 +344,14 @@ class PartitionFetcher:
         if part.diverging_epoch is not None:
             raise self._truncated(coming.asked.offset, part.diverging_epoch.end_offset)
         if part.error_code != ErrorCode.NONE:
-            raise _fetch_error(part.error_code, f"asked {coming.node} for {self.topic_partition}")
+            raise _fetch_error(part.error_code, f"asked {coming.node} for {self._topic_partition}")
 
     def _move_to(self, replica: int) -> None:
         """Fetch from the leader's preferred read replica (KIP-392), for metadata.max.age.ms.
 
         For a second at least, so that the replica is asked at all.
         """
-        nodes = self._client.metadata([self.topic_partition.topic]).nodes
+        nodes = self._client.metadata([self._topic_partition.topic]).nodes
         if replica not in nodes:
             raise _TransientError(
                 DisconnectedError(f"node {replica}", "it is the nearest replica, and not known")
@@ -378,11 +375,11 @@ class PartitionFetcher:
         if edges.log_start_offset <= offset <= edges.high_watermark:
             raise _TransientError(
                 error_of(
-                    ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self.topic_partition}"
+                    ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self._topic_partition}"
                 )
             )
         raise OffsetOutOfRangeError(
-            str(self.topic_partition),
+            str(self._topic_partition),
             offset,
             edges.log_start_offset,
             edges.end_offset(coming.asked.isolation),
@@ -413,7 +410,7 @@ class PartitionFetcher:
         return edges
 
     def _leaders_edges(self) -> LogOffsets:
-        return offsets.edges(self._client, [self.topic_partition])[self.topic_partition]
+        return offsets.edges(self._client, [self._topic_partition])[self._topic_partition]
 
     def _ensure_not_truncated(self, offset: int) -> None:
         """Raise OffsetOutOfRangeError if the leader's log lacks records already read before `offset`.
@@ -429,13 +426,13 @@ class PartitionFetcher:
 
     def _end_of_epoch(self) -> int:
         """Return the leader's end offset of the last read batch's epoch; -1 if it has no such epoch."""
-        topic, partition = self.topic_partition
+        topic, partition = self._topic_partition
         wanted = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
         def build(_node: Node, _partitions: list[TopicPartition]) -> Any:
             one = wanted.OffsetForLeaderPartition(
                 partition=partition,
-                current_leader_epoch=offsets.leader_epoch(self._client, self.topic_partition),
+                current_leader_epoch=offsets.leader_epoch(self._client, self._topic_partition),
                 leader_epoch=self._batch_epoch,
             )
             return OffsetForLeaderEpochRequest(
@@ -446,22 +443,22 @@ class PartitionFetcher:
             return {
                 TopicPartition(one.topic, part.partition): part.end_offset
                 if part.error_code == ErrorCode.NONE
-                else error_of(part.error_code, f"asked for the epochs of {self.topic_partition}")
+                else error_of(part.error_code, f"asked for the epochs of {self._topic_partition}")
                 for one in answer.topics
                 for part in one.partitions
             }
 
         found: dict[TopicPartition, int] = self._client.request_leaders(
-            ApiKey.OFFSET_FOR_LEADER_EPOCH, [self.topic_partition], build, results
+            ApiKey.OFFSET_FOR_LEADER_EPOCH, [self._topic_partition], build, results
         )
-        return found[self.topic_partition]
+        return found[self._topic_partition]
 
     def _truncated(self, offset: int, end_offset: int) -> OffsetOutOfRangeError:
         self._batch_epoch = NO_LEADER_EPOCH  # a reader that goes on reads what is there now
         edges = self._leaders_edges()
         where = f" at offset {end_offset}" if end_offset >= 0 else ""
         return OffsetOutOfRangeError(
-            str(self.topic_partition),
+            str(self._topic_partition),
             offset,
             edges.log_start_offset,
             edges.high_watermark,
@@ -484,77 +481,68 @@ class PartitionFetcher:
         if self._monotonic_ms() < deadline_ms:
             return
         raise RequestTimedOutError(
-            f"{self.topic_partition} of {self._client.options} could not be read from offset {offset} "
+            f"{self._topic_partition} of {self._client.options} could not be read from offset {offset} "
             f"on within {self._timeout_ms} ms: {why or 'no records came'}"
         )
 
 
-class Together:
-    """Fetchers whose ranges one client reads one after the other, and their first requests.
+class SeveralFetcher:
+    """Fetcher of the record batches in ranges of several partitions, which are read one after the other.
 
-    With the first fetch of any of them, each leader is asked for the starts of its ranges by one request, as
-    soon as it is connected: nothing waits for a leader of which nothing is read yet. A broker may leave
-    partitions out for which its answer has no room; those, and any with an error, are asked for again by their
-    own fetcher. Not thread-safe.
+    A `Fetcher`. With the first fetch, each leader is asked once for the starts of all its ranges. What does not
+    come so is asked for when it is read: partitions for which an answer has no room, or has an error, and those
+    whose leader does not answer. Not thread-safe.
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._new: list[PartitionFetcher] = []
-        # By leader, with its epoch.
-        self._unasked: dict[Node, list[tuple[PartitionFetcher, int]]] = {}
+    def __init__(self, client: Client, wanted: Iterable[OffsetRange], *, timeout_ms: int) -> None:
+        """Set up to fetch ranges of different partitions; arguments are those of `PartitionFetcher`."""
+        self._client, self._timeout_ms, self._has_asked = client, timeout_ms, False
+        self._fetchers = {
+            one.topic_partition: PartitionFetcher(client, one, timeout_ms=timeout_ms)
+            for one in wanted
+        }
 
-    def add(self, fetcher: PartitionFetcher) -> None:
-        """Ask for this one's range with the next ones."""
-        self._new.append(fetcher)
+    def fetch(
+        self, topic_partition: TopicPartition, asked: ReadRange
+    ) -> tuple[LogRead, LogOffsets]:
+        """Return batches of a range from the asked offset on; raises as `PartitionFetcher.fetch` does."""
+        if not self._has_asked:
+            self._has_asked = True
+            # A topic that is gone is the error of its own ranges.
+            with contextlib.suppress(UnknownTopicOrPartitionError):
+                self._ask_for_starts(asked)
+        return self._fetchers[topic_partition].fetch(topic_partition, asked)
 
-    def ask(self, asked: ReadRange) -> None:
-        """Ask for the starts of ranges that were not asked for yet, where leaders are connected.
+    def _ask_for_starts(self, asked: ReadRange) -> None:
+        def build(_node: Node, partitions: list[TopicPartition]) -> Any:
+            parts = {tp: self._fetchers[tp].first_part(asked) for tp in partitions}
+            return _fetch_of(parts, asked, self._client.options, self._client.options.client_rack)
 
-        Args:
-            asked: a range of any of them, for its isolation level.
-        """
-        if len(self._new) > 1:
-            known = self._client.metadata({one.topic_partition.topic for one in self._new})
-            for one in self._new:
-                leader = known.leader_of(*one.topic_partition)
-                if leader is not None:
-                    self._unasked.setdefault(leader[0], []).append((one, leader[1]))
-        self._new = []
-        connections = self._client.connections
-        for node in [node for node in self._unasked if connections.ready(node)]:
-            parts, coming = dict[TopicPartition, ReadPart](), list[_Coming]()
-            for one, epoch in self._unasked.pop(node):
-                if not one.has_asked:
-                    first, parts[one.topic_partition] = one.ask_with_others(asked, node, epoch)
-                    coming.append(first)
-            if parts:
-                options = self._client.options
-                request = fetch_of_several(parts, **_fields(options, asked, options.client_rack))
-                end = functools.partial(_end_all, coming)
-                connections.send(node, ApiKey.FETCH, request, end, timeout_ms=INT_MAX)
+        answers = self._client.ask_leaders(ApiKey.FETCH, self._fetchers, build, self._timeout_ms)
+        for node, answer in answers.items():
+            told = {
+                TopicPartition(topic.topic, part.partition_index): part
+                for topic in answer.responses
+                for part in topic.partitions
+            }
+            for tp in told.keys() & self._fetchers.keys():
+                self._fetchers[tp].take_first(told[tp], node, asked)
 
 
-def _end_all(coming: Iterable[_Coming], answer: Any, error: KBatchError | None) -> None:
-    for one in coming:
-        one.end(answer, error)
-
-
-def _fields(options: ClusterOptions, asked: ReadRange, rack_id: str) -> dict[str, Any]:
-    """Return the fields of a Fetch request that are the same for all its partitions."""
-    return {
-        "max_wait_ms": options.fetch_max_wait_ms,
-        "min_bytes": options.fetch_min_bytes,
-        "max_bytes": options.fetch_max_bytes,
-        "isolation_level": offsets.isolation_number(asked.isolation),
-        "rack_id": rack_id,
-    }
-
-
-def _has_records(part: Any) -> bool:
-    """Return True if a partition's part of an answer begins with a whole batch, and has no error."""
-    is_sound = part.error_code == ErrorCode.NONE
-    return is_sound and bool(part.records) and whole_size(memoryview(part.records)) > 0
+def _fetch_of(
+    parts: Mapping[TopicPartition, ReadPart],
+    asked: ReadRange,
+    options: ClusterOptions,
+    rack_id: str,
+) -> Any:
+    return fetch_request(
+        parts,
+        max_wait_ms=options.fetch_max_wait_ms,
+        min_bytes=options.fetch_min_bytes,
+        max_bytes=options.fetch_max_bytes,
+        isolation_level=offsets.isolation_number(asked.isolation),
+        rack_id=rack_id,
+    )
 
 
 class _EmptyAnswers:
@@ -641,11 +629,9 @@ class _EmptyAnswers:
         """Return True if the first batch from an offset on starts where the range ends, or later."""
 
         def build(_node: Node, _partitions: list[TopicPartition]) -> Any:
+            epoch = offsets.leader_epoch(self._client, self._topic_partition)
             return fetch_request(
-                self._topic_partition,
-                offset,
-                _PROBE_BYTES,
-                offsets.leader_epoch(self._client, self._topic_partition),
+                {self._topic_partition: ReadPart(offset, _PROBE_BYTES, epoch)},
                 isolation_level=offsets.isolation_number(IsolationLevel.READ_UNCOMMITTED),
             )
 

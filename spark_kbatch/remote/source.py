@@ -35,8 +35,8 @@ from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client, leased
-from spark_kbatch.remote.fetcher import PartitionFetcher, Together
-from spark_kbatch.store.source import FoundTopic
+from spark_kbatch.remote.fetcher import PartitionFetcher, SeveralFetcher
+from spark_kbatch.store.source import Fetcher, FoundTopic
 
 logger = logging.getLogger(__name__)
 
@@ -216,24 +216,17 @@ class RemoteSource(PartitionsApart):
 
     def gathered(
         self, wanted: Mapping[OffsetRange, str]
-    ) -> Iterator[tuple[OffsetRange, AbstractContextManager[PartitionFetcher]]]:
-        """Yield the ranges with a fetcher of each; their first requests are in flight at the same time.
+    ) -> Iterator[tuple[OffsetRange, AbstractContextManager[Fetcher]]]:
+        """Yield the ranges with a fetcher; the starts of all are asked for with the first fetch.
 
         The ids of topics are compared once all ranges have been read.
         """
         if len(wanted) == 1:
-            for one, topic_id in wanted.items():
-                yield one, self.fetcher(one, topic_id)
+            yield from super().gathered(wanted)
             return
         with self.client() as client:
-            together = Together(client)
-            fetchers = [
-                PartitionFetcher(
-                    client, one, timeout_ms=self._timeout_ms(client), together=together
-                )
-                for one in wanted
-            ]
-            for one, fetcher in zip(wanted, fetchers, strict=True):
+            fetcher = SeveralFetcher(client, wanted, timeout_ms=self._timeout_ms(client))
+            for one in wanted:
                 self.ensure_open()
                 yield one, contextlib.nullcontext(fetcher)
             ids = {one.topic_partition.topic: topic_id for one, topic_id in wanted.items()}

@@ -33,18 +33,6 @@ def produce_request(
     )
 
 
-def fetch_request(
-    topic_partition: TopicPartition,
-    fetch_offset: int,
-    partition_max_bytes: int,
-    current_leader_epoch: int = -1,
-    **others: Any,
-) -> FetchRequest:
-    """Return a FetchRequest for one partition; `others` are fields of the request itself."""
-    one = ReadPart(fetch_offset, partition_max_bytes, current_leader_epoch)
-    return fetch_of_several({topic_partition: one}, **others)
-
-
 class ReadPart(NamedTuple):
     """What a FetchRequest asks of one partition."""
 
@@ -53,16 +41,10 @@ class ReadPart(NamedTuple):
     current_leader_epoch: int
 
 
-def fetch_of_several(wanted: Mapping[TopicPartition, ReadPart], **others: Any) -> FetchRequest:
-    """Return a FetchRequest for several partitions; `others` are fields of the request itself."""
+def fetch_request(wanted: Mapping[TopicPartition, ReadPart], **others: Any) -> FetchRequest:
+    """Return a FetchRequest for some partitions; `others` are fields of the request itself."""
     topics: dict[str, Any] = {}
-    for (name, index), part in wanted.items():
+    for (name, number), part in wanted.items():
         topic = topics.setdefault(name, _ReadTopic(topic=name, partitions=[]))
-        one = _ReadTopic.FetchPartition(
-            partition=index,
-            fetch_offset=part.fetch_offset,
-            partition_max_bytes=part.partition_max_bytes,
-            current_leader_epoch=part.current_leader_epoch,
-        )
-        topic.partitions.append(one)
+        topic.partitions.append(_ReadTopic.FetchPartition(partition=number, **part._asdict()))
     return FetchRequest(topics=list(topics.values()), **others)

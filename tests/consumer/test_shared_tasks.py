@@ -117,9 +117,10 @@ def test_options_rule_it_out(
 def test_a_task_asks_a_bucket_for_an_object_once(
     cluster: Cluster, objects: CountingObjects, kind: str
 ) -> None:
-    objects.taken()
-    found = Tasks(cluster, kind)
-    assert objects.taken()["get data"] == 1  # the index, which tells the sizes of all partitions
+    for share in ("false", "true"):
+        objects.taken()
+        found = Tasks(cluster, kind, shareTasks=share)
+        assert objects.taken()["get data"] == 1  # the index, which tells the sizes of all
 
     for task in found.tasks:
         found.rows(task)

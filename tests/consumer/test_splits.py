@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +10,7 @@ from spark_kbatch.consumer import planning, splits
 from spark_kbatch.consumer.planning import DataLoss
 from spark_kbatch.model import EARLIEST, LATEST, OffsetRange, TopicPartition
 from spark_kbatch.options.read import parse_read_options
-from tests.support.numbered_topics import ALog
+from tests.support.numbered_topics import ALog, TopicsInMemory
 
 T = [TopicPartition("t", n) for n in range(3)]
 
@@ -123,8 +121,7 @@ def test_pieces_cover_their_range_without_gap_or_overlap(
 # Plans, whose bounds may be resolved later.
 
 
-def no_cuts(*_wanted: object, **_options: object) -> Sequence[Mapping[TopicPartition, int]]:
-    return ()
+APART = TopicsInMemory({})
 
 
 def split(*logs: tuple[ALog, tuple[int, int]], **options: object) -> list[list[tuple[int, int]]]:
@@ -134,7 +131,7 @@ def split(*logs: tuple[ALog, tuple[int, int]], **options: object) -> list[list[t
         ranges,
         {T[n]: log for n, (log, _) in enumerate(logs)},
         parse_read_options({"path": "/data", "subscribe": "t", **texts}),
-        no_cuts,
+        APART,
     )
     pieces = [piece for (piece,) in tasks]
     assert [piece.planned for piece in pieces] == [
@@ -233,7 +230,7 @@ def shared(*counts: int, **options: object) -> list[list[int]]:
         [OffsetRange(one, EARLIEST, LATEST) for one in wanted],
         {one: ALog(0, count) for one, count in zip(wanted, counts, strict=True)},
         parse_read_options({"path": "/data", "subscribe": "t", **texts}),
-        no_cuts,
+        APART,
     )
     assert all(piece.wanted == piece.planned for task in tasks for piece in task)
     return [[piece.wanted.topic_partition.partition for piece in task] for task in tasks]

@@ -113,17 +113,17 @@ def test_rows_of_a_transaction_are_read_once_it_is_committed_or_at_once_if_uncom
     assert offsets(startingOffsets='{"t":{"0":7}}', minPartitions=4) == last
 
 
-def test_small_ranges_share_tasks_unless_that_is_turned_off(
+def test_500_partitions_of_4_records_share_16_tasks_unless_that_is_turned_off(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    rows = spark.range(120).selectExpr(
-        "CAST(id AS STRING) AS value", "CAST(id % 40 AS INT) AS partition"
+    rows = spark.range(2000).selectExpr(
+        "CAST(id AS STRING) AS value", "CAST(id % 500 AS INT) AS partition"
     )
-    save(rows.coalesce(1), tmp_path, topic="many", num_partitions=40)
+    save(rows.coalesce(1), tmp_path, topic="many", num_partitions=500, flush=False)
 
     frame = load(spark, tmp_path, subscribe="many")
     assert frame.rdd.getNumPartitions() == 16
     found = frame.select("partition", "offset").collect()
-    assert [*map(tuple, found)] == [(n // 3, n % 3) for n in range(120)]
+    assert [*map(tuple, found)] == [(n // 4, n % 4) for n in range(2000)]
     alone = load(spark, tmp_path, subscribe="many", shareTasks="false")
-    assert alone.rdd.getNumPartitions() == 40
+    assert alone.rdd.getNumPartitions() == 500

@@ -144,14 +144,17 @@ def test_a_stream_has_the_requested_columns_and_number_of_tasks(
     assert reading.tasks == [4]
 
 
-def test_small_ranges_share_tasks_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
-    reading = Reading(spark, tmp_path, t=40)
-    for partition in range(40):
-        reading.send("t", *"ab", partition=partition)
+def test_500_partitions_of_4_records_share_16_tasks_of_a_stream(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    reading = Reading(spark, tmp_path, t=500)
+    with reading.cluster.producer(flush=False) as producer:
+        for partition, value in itertools.product(range(500), "abcd"):
+            producer.send("t", value, partition=partition)
 
     reading.run()
     assert [(row.partition, row.offset) for row in reading.batches[0]] == [
-        *itertools.product(range(40), range(2))
+        *itertools.product(range(500), range(4))
     ]
     assert reading.tasks == [16]
 

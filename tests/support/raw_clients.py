@@ -13,7 +13,7 @@ from spark_kbatch.server.server import Server
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.framing import SIZE
 from spark_kbatch.wire.protocol import ApiKey
-from spark_kbatch.wire.records import fetch_request, produce_request
+from spark_kbatch.wire.records import ReadPart, fetch_request, produce_request
 
 CLIENT_ID, CORRELATION_ID = "a test", 11
 
@@ -53,12 +53,14 @@ def fetch(
     max_wait_ms: int = 0,
     min_bytes: int = 1,
     max_bytes: int = 1 << 20,
+    current_leader_epoch: int = -1,
     **named: Any,
 ) -> protocol.FetchRequest:
     """Return a Fetch of one partition."""
+    part = ReadPart(offset, max_bytes, current_leader_epoch)
     return fetch_request(
-        TopicPartition(topic, partition), offset, max_bytes, max_wait_ms=max_wait_ms,
-        min_bytes=min_bytes, **named,
+        {TopicPartition(topic, partition): part}, max_wait_ms=max_wait_ms, min_bytes=min_bytes,
+        **named,
     )  # fmt: skip
 
 
