@@ -105,7 +105,7 @@ def test_runs_to_what_is_available_end_where_the_tool_sees_the_group(watched: Wa
         watched.send(**sent)
         query = watched.start({"availableNow": True}, maxOffsetsPerTrigger=4)
         query.awaitTermination()
-        told = [spark_kbatch.lag(one) for one in query.recentProgress]
+        told = [spark_kbatch.lag(one) for one in query.recentProgress if one["numInputRows"]]
 
         assert [one and sum(one.by_partition.values()) for one in told] == left
         assert by_progress(query) == watched.lag(p0=0, p1=0)
@@ -158,12 +158,12 @@ def test_sparks_own_connector_is_behind_as_its_metrics_say(
         .trigger(availableNow=True).start()
     )  # fmt: skip
     query.awaitTermination()
-    told = [one["sources"][0]["metrics"] for one in query.recentProgress]
+    told = [one for one in query.recentProgress if one["numInputRows"]]
 
-    assert [one["maxOffsetsBehindLatest"] for one in told][-1] == "0"
     assert len(told) == 3
-    for progress, metrics in zip(query.recentProgress, told, strict=True):
-        found = spark_kbatch.lag(progress)
+    for progress in told:
+        found, metrics = spark_kbatch.lag(progress), progress["sources"][0]["metrics"]
+        assert len(metrics) == 3
         assert {name: float(number) for name, number in metrics.items()} == {
             name: getattr(found, name) for name in metrics
         }
