@@ -480,7 +480,7 @@ def register(spark: SparkSession) -> None:
     register_source(spark)
 
 
-def lag(progress: Mapping[str, Any] | str | None) -> Lag | None:
+def lag(progress: Mapping[str, Any] | None) -> Lag | None:
     """Return how many offsets a streaming query is behind the logs, by its progress.
 
         query = spark.readStream.format("kbatch")...start()
@@ -491,7 +491,7 @@ def lag(progress: Mapping[str, Any] | str | None) -> Lag | None:
     `format("kafka")` are told too. A run with Trigger.AvailableNow knows of the ends at its start alone.
 
     Args:
-        progress: `query.lastProgress`, or one of its sources, or the JSON text of either, such as a line that a
+        progress: `query.lastProgress`, or one of its sources; also as read back from JSON, such as a line that a
             listener has stored. None is accepted, for a query that has not yet run a micro-batch.
 
     Returns:

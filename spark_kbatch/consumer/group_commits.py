@@ -3,10 +3,11 @@
 It is for monitoring alone: what shows the lag of groups shows that of the query. A query starts from its checkpoint.
 
     commit(offsets)     the caller, once for each trigger, waits at most a second
-    _run                a thread, which lives until nothing is left to commit; the newest offsets win
+    _run(offsets)       a thread, which ends with its one commit
 
-A slow or failing commit never delays or ends the query. So an error is a warning, once; the next try is a minute later.
-Offsets that have not changed are committed again each hour, since they expire by the time of their commit.
+A slow or failing commit never delays or ends the query. While one goes on, triggers start no other: the first one after
+it commits what is newest then. An error is a warning, once; the next try is a minute later. Offsets that have not
+changed are committed again each hour, since they expire by the time of their commit.
 
 Source: Kafka group-coordinator/.../OffsetMetadataManager.java, isOffsetExpired.
 """
@@ -28,7 +29,10 @@ RETRY_MS = 60_000  # after an error
 
 
 class GroupCommits:
-    """The commits of one run of a query. `commit` is called by one thread at a time."""
+    """The commits of one run of a query. `commit` is called by one thread at a time.
+
+    No lock is needed: while a thread commits, it alone uses what is below `_thread`, and `commit` only afterwards.
+    """
 
     def __init__(
         self,
@@ -48,13 +52,9 @@ class GroupCommits:
         """
         self._group_id, self._groups = group_id, groups
         self._monotonic_ms, self._pause_ms = monotonic_ms, pause_ms
-        self._idle = threading.Event()  # set while no thread commits
-        self._idle.set()
-        self._lock = threading.Lock()  # guards all below, and is held for no I/O
-        self._wanted: Mapping[TopicPartition, int] | None = None  # what the thread takes next
+        self._thread: threading.Thread | None = None  # of the last commit
         self._committed: Mapping[TopicPartition, int] = {}
-        self._committed_ms = 0
-        self._next_ms: int | None = None  # before that no commit is tried; None at first
+        self._tried_ms = 0
         self._failure: type[Exception] | None = None  # how the last try has failed
 
     def commit(self, offsets: Mapping[TopicPartition, int], is_last: bool = False) -> None:
@@ -62,58 +62,46 @@ class GroupCommits:
 
         Args:
             offsets: by partition; where none is given, nothing is committed.
-            is_last: whether the run ends here, so that nothing will be due later.
+            is_last: whether the run ends here, so that nothing will be due later. Then a commit that goes on is
+                waited for too, at most a second.
         """
-        with self._lock:
-            now_ms = self._monotonic_ms()
-            is_early = self._next_ms is not None and now_ms < self._next_ms
-            if not offsets or (is_early and (self._failure or not is_last)):
+        if self._thread is not None:
+            self._thread.join(WAIT_S if is_last else 0)
+            if self._thread.is_alive():
                 return
-            is_old = now_ms - self._committed_ms >= AGAIN_MS
-            if offsets == self._committed and not is_old and self._idle.is_set():
-                return
-            self._wanted = dict(offsets)
-            is_running = not self._idle.is_set()
-            self._idle.clear()
-        if not is_running:
-            threading.Thread(target=self._run, name="kbatch-group-commits", daemon=True).start()
-        elif not is_last:
-            return  # the thread takes them, and a call has waited for it already
-        self._idle.wait(WAIT_S)
+        if offsets and self._is_due(offsets, is_last):
+            self._thread = threading.Thread(
+                target=self._run, args=(dict(offsets),), name="kbatch-group-commits", daemon=True
+            )
+            self._thread.start()
+            self._thread.join(WAIT_S)
 
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                offsets, self._wanted = self._wanted, None
-                if offsets is None:
-                    self._idle.set()
-                    return
-            error: Exception | None = None
-            try:
-                self._groups().alter_offsets(self._group_id, offsets)
-            except Exception as raised:  # noqa: BLE001  monitoring never ends a query
-                error = raised
-            with self._lock:
-                self._note(offsets, error)
+    def _is_due(self, offsets: Mapping[TopicPartition, int], is_last: bool) -> bool:
+        if self._thread is None:
+            return True
+        waited_ms = self._monotonic_ms() - self._tried_ms
+        if self._failure is not None:
+            return waited_ms >= RETRY_MS
+        if offsets == self._committed:
+            return waited_ms >= AGAIN_MS
+        return is_last or waited_ms >= self._pause_ms
 
-    def _note(self, offsets: Mapping[TopicPartition, int], error: Exception | None) -> None:
-        now_ms = self._monotonic_ms()
-        if error is None:
-            self._committed, self._committed_ms = offsets, now_ms
-            self._next_ms = now_ms + self._pause_ms
+    def _run(self, offsets: Mapping[TopicPartition, int]) -> None:
+        try:
+            self._groups().alter_offsets(self._group_id, offsets)
+        except Exception as error:  # noqa: BLE001  monitoring never ends a query
+            if type(error) is not self._failure:
+                logger.warning(
+                    "consumer group %r is not told how far the query has read: %s. The query goes on, and tries again "
+                    "each minute",
+                    self._group_id,
+                    error,
+                )
+            self._failure = type(error)
+        else:
             if self._failure is not None:
                 logger.warning(
                     "consumer group %r is told again how far the query has read", self._group_id
                 )
-            self._failure = None
-            return
-        self._wanted = None
-        self._next_ms = now_ms + RETRY_MS
-        if type(error) is not self._failure:
-            logger.warning(
-                "consumer group %r is not told how far the query has read: %s. The query goes on, and tries again each "
-                "minute",
-                self._group_id,
-                error,
-            )
-        self._failure = type(error)
+            self._committed, self._failure = offsets, None
+        self._tried_ms = self._monotonic_ms()

@@ -18,7 +18,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spark_kbatch.consumer.stream_planner import StreamOffset, is_another_topic, without_mark
+from spark_kbatch.consumer.stream_planner import (
+    KBATCH_KEY,
+    LOG_ENDS,
+    StreamOffset,
+    is_another_topic,
+)
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options import arguments
@@ -39,7 +44,7 @@ class Lag(NamedTuple):
     by_partition: Mapping[TopicPartition, int]  # sorted; the larger number if two sources read it
 
 
-def lag(progress: Mapping[str, Any] | str | None) -> Lag | None:
+def lag(progress: Mapping[str, Any] | None) -> Lag | None:
     """Return the lag that a query's progress tells; None if it tells none. Arguments as `spark_kbatch.lag`."""
     behind: dict[TopicPartition, int] = {}
     for source in _sources(progress):
@@ -67,32 +72,25 @@ def lag(progress: Mapping[str, Any] | str | None) -> Lag | None:
     return Lag(min(numbers), max(numbers), average, dict(sorted(behind.items())))
 
 
-def _sources(progress: Mapping[str, Any] | str | None) -> Sequence[Mapping[str, Any]]:
-    found: Any = progress
-    if isinstance(progress, str):
-        try:
-            found = json.loads(progress)
-        except ValueError:
-            found = progress
-    if found is None:
+def _sources(progress: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+    if progress is None:
         return ()
-    if isinstance(found, Mapping):
-        sources = found.get("sources", [found] if "endOffset" in found else None)
+    if isinstance(progress, Mapping):
+        sources = progress.get("sources", [progress] if "endOffset" in progress else None)
         if isinstance(sources, Sequence) and all(isinstance(one, Mapping) for one in sources):
             return sources
-    arguments.refuse(
-        "progress", progress, "query.lastProgress, one of its sources, or the JSON text of either"
-    )
+    arguments.refuse("progress", progress, "query.lastProgress, or one of its sources")
 
 
 def _offset(told: Any) -> tuple[StreamOffset | None, bool]:
     """Return an offset of a progress, None if it is not one in topics, and whether it has the mark.
 
-    PySpark writes "null" or "None" where Spark has no offset.
+    Spark gives it as text, and a progress that was stored as JSON has the object. PySpark writes "null" or "None"
+    where Spark has no offset.
     """
     try:
-        value, is_log_end = without_mark(json.loads(told) if isinstance(told, str) else told)
+        value = json.loads(told) if isinstance(told, str) else told
         offset = StreamOffset.from_json(value)
     except ValueError:  # a ConfigError is one
         return None, False
-    return (offset if offset.offsets else None), is_log_end
+    return (offset if offset.offsets else None), LOG_ENDS in value.get(KBATCH_KEY, {})

@@ -266,7 +266,7 @@ class StreamPlanner:
         if self._latest is None or not self._latest.offsets:
             return None
         found = self._latest.to_json()
-        return found | {KBATCH_KEY: {**found.get(KBATCH_KEY, {}), _LOG_ENDS: True}}
+        return found | {KBATCH_KEY: {**found.get(KBATCH_KEY, {}), LOG_ENDS: True}}
 
     def _tell_processed(
         self,
@@ -563,7 +563,7 @@ class _TopicsSeen(planning.TopicsLookedUp):
 
 KBATCH_KEY = "@kbatch"
 _PARTITION = re.compile("[0-9]{1,10}")
-_IDS, _INITIAL, _LOG_ENDS = "ids", "initial", "log_ends"
+_IDS, _INITIAL, LOG_ENDS = "ids", "initial", "log_ends"
 
 Offsets = Mapping[TopicPartition, int]
 # Takes the next offsets, and whether a run ends with them.
@@ -603,7 +603,7 @@ class StreamOffset:
         if not isinstance(value, dict):
             _refuse(value)
         ours = value.get(KBATCH_KEY, {})
-        if not isinstance(ours, dict) or not ours.keys() <= {_IDS, _INITIAL}:
+        if not isinstance(ours, dict) or not ours.keys() <= {_IDS, _INITIAL, LOG_ENDS}:
             _refuse(value, "was it written by a later release?")
         ids = ours.get(_IDS, {})
         if not isinstance(ids, dict) or not all(isinstance(one, str) for one in ids.values()):
@@ -620,14 +620,6 @@ class StreamOffset:
 def is_another_topic(topic: str, ids: Mapping[str, str], later: Mapping[str, str]) -> bool:
     """Return True if a topic was recreated between two looks; False if an id is missing."""
     return topic in ids and topic in later and ids[topic] != later[topic]
-
-
-def without_mark(value: object) -> tuple[object, bool]:
-    """Return an offset's JSON form without the mark that `report_latest` gives it, and whether it had that."""
-    ours = value.get(KBATCH_KEY) if isinstance(value, dict) else None
-    if not isinstance(ours, dict) or not isinstance(value, dict) or _LOG_ENDS not in ours:
-        return value, False
-    return {**value, KBATCH_KEY: {k: v for k, v in ours.items() if k != _LOG_ENDS}}, True
 
 
 def _by_topic(offsets: Offsets) -> dict[str, Any]:

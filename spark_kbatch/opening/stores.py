@@ -251,10 +251,8 @@ def ensure_selection_exists(options: ReadOptions, *, is_batch: bool) -> None:
 
     A stream that resumes from its checkpoint does not need what its starting offsets name.
 
-    Raises the errors of `planning.ranges`, and of `_groups_of`.
+    Raises the errors of `planning.ranges`.
     """
-    if options.commit_group_id is not None:
-        _groups_of(options)
     topics = open_topics(options).source
     if is_batch:
         planning.ranges(options, topics)
@@ -263,7 +261,11 @@ def ensure_selection_exists(options: ReadOptions, *, is_batch: bool) -> None:
 
 
 def open_stream(options: ReadOptions) -> StreamPlanner:
-    """Return the planner of one run of a streaming query; it opens the topics again for each call."""
+    """Return the planner of one run of a streaming query; it opens the topics again for each call.
+
+    Raises:
+        ConfigError: it is to commit to a consumer group, and the place keeps none.
+    """
     # Tasks and batch reads do not need it.
     from spark_kbatch.consumer.stream_planner import StreamPlanner  # noqa: PLC0415
 

@@ -15,19 +15,19 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyspark
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 from spark_kbatch.consumer.lag import Lag, lag
 from spark_kbatch.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-    )
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class LagListener(StreamingQueryListener):
         """Set up for `spark.streams.addListener`.
 
         Args:
-            spark: the session that runs the queries; also one of Spark Connect.
+            spark: the session that runs the queries.
             on_lag: is called with a query's progress, as in `query.lastProgress`, and its lag. It should return
                 soon, because other listeners wait for it; what it raises, Spark logs.
 

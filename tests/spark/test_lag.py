@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_kbatch
 from spark_kbatch import ConfigError, Lag, LagListener, TopicPartition
@@ -46,6 +47,11 @@ def eventually(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def lags(query: StreamingQuery) -> list[Lag | None]:
+    """Return the lag after each micro-batch with rows. A slow query adds a progress without any, as idle ones do."""
+    return [spark_kbatch.lag(one) for one in query.recentProgress if one["numInputRows"]]
+
+
 @since_4_2
 def test_each_micro_batch_tells_what_it_has_left(
     reading: Reading, told: list[tuple[Any, Lag]], caplog: pytest.LogCaptureFixture
@@ -56,7 +62,7 @@ def test_each_micro_batch_tells_what_it_has_left(
     query.awaitTermination()
     expected = [Lag(0, left, left / 2, {T0: left, T1: 0}) for left in (6, 2, 0)]
 
-    assert [spark_kbatch.lag(one) for one in query.recentProgress] == expected
+    assert lags(query) == expected
     assert spark_kbatch.lag(query.lastProgress) == NONE
     eventually(lambda: [lag for progress, lag in told if progress["id"] == query.id] != [])
     eventually(lambda: len(told) >= 3)
@@ -93,10 +99,7 @@ def test_a_restarted_query_tells_its_lag_again(reading: Reading) -> None:
     query = reading.start(reading.load(maxOffsetsPerTrigger=2))
     query.awaitTermination()
 
-    assert [spark_kbatch.lag(one) for one in query.recentProgress] == [
-        Lag(0, 1, 0.5, {T0: 1, T1: 0}),
-        NONE,
-    ]
+    assert lags(query) == [Lag(0, 1, 0.5, {T0: 1, T1: 0}), NONE]
 
 
 @pytest.mark.skipif(TELLS_WHERE_IT_IS, reason="Spark 4.2 and later tell the ends")
