@@ -26,6 +26,7 @@ append, and no object that is changed by comparing it first.
     agreements    what the tasks of an action agree on
     transport     a plain producer: one object and one entry for a request
     job           a Spark job
+    commits       the commits of jobs and mirrors, as entries tell of them
     merging       small extents become segments
     garbage       what nothing refers to is deleted
     urls          the objects at a URL

@@ -105,7 +105,7 @@ class TopicHead:
 
     @property
     def ends(self) -> dict[int, int]:
-        """Where each partition ends."""
+        """The end offset of each partition."""
         return {number: head.next_offset for number, head in enumerate(self.partitions)}
 
 

@@ -1,4 +1,4 @@
-"""What a command shows and asks: tables, JSON and lines; questions and progress bars on stderr.
+"""Output and questions of commands: tables, JSON and lines; questions and progress bars on stderr.
 
 Everything is escaped that is not printable. A command that deletes something or gives it up asks
 first: on a terminal, and elsewhere `--yes` answers. There are no progress bars where stderr is no

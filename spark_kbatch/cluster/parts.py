@@ -59,7 +59,7 @@ class FolderParts:
         Other arguments and errors are those of `Cluster`.
 
         Args:
-            implied: whether no one asked for the creation: it is told as a warning.
+            implied: whether no one asked for the creation, which is then logged as a warning.
         """
         files = files or Files()
         folders = _folders(log_dirs)

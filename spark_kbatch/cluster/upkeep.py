@@ -524,10 +524,7 @@ def _lost_topics(manager: ReplicaManager, *, dry_run: bool) -> Iterator[tuple[st
         if copy is not None:
             yield name, LostTopic(copy, f"{fault}: recreated from its copy in a mirror")
         elif name in directories:
-            yield (
-                name,
-                _recreated(manager, name, directories[name], fault, INTERNAL_TOPICS.get(name)),
-            )
+            yield name, _recreated(manager, name, directories[name], fault)
         else:
             why = "there is nothing to recreate it from: restore it from a backup"
             yield name, LostTopic(None, f"{fault}, and {why}")
@@ -544,7 +541,7 @@ def _lost_topics(manager: ReplicaManager, *, dry_run: bool) -> Iterator[tuple[st
                 )
                 continue
             fault = f"{topics_dir / name}.json is lost"
-            yield name, _recreated(manager, name, of_topic, fault, INTERNAL_TOPICS.get(name))
+            yield name, _recreated(manager, name, of_topic, fault)
 
 
 _Directories = Mapping[int, Mapping[int, Path]]  # of one topic: by partition and node
@@ -588,11 +585,7 @@ def _hold_records(files: Files, directories: _Directories) -> bool:
 
 
 def _recreated(
-    manager: ReplicaManager,
-    name: str,
-    directories: _Directories,
-    fault: str,
-    config: TopicConfig | None,
+    manager: ReplicaManager, name: str, directories: _Directories, fault: str
 ) -> LostTopic:
     """Return a lost topic as recreated from its partitions' directories, or why that is impossible.
 
@@ -601,20 +594,15 @@ def _recreated(
         name: of the topic.
         directories: of its partitions.
         fault: what is wrong with its file.
-        config: its settings, if they are known.
     """
     try:
-        return _from_directories(manager, name, directories, fault, config)
+        return _from_directories(manager, name, directories, fault)
     except KafkaStorageError as error:
         return LostTopic(None, str(error))
 
 
 def _from_directories(
-    manager: ReplicaManager,
-    name: str,
-    directories: _Directories,
-    fault: str,
-    config: TopicConfig | None,
+    manager: ReplicaManager, name: str, directories: _Directories, fault: str
 ) -> LostTopic:
     for log_dir in manager.dirs.all:
         if not manager.dirs.is_readable(log_dir.node_id):
@@ -632,6 +620,7 @@ def _from_directories(
     files = manager.files
     topic_id = _topic_id(files, fault, directories)
     replicas = tuple(_leader_first(files, directories[number]) for number in range(partitions))
+    config = INTERNAL_TOPICS.get(name)
     settings_said = "settings are those of every internal topic"
     if config is None:
         config, settings_said = _guessed_config(files, directories)

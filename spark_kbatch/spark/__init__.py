@@ -3,7 +3,8 @@
 Spark pickles these objects between short-lived Python processes: the planner calls `schema`, `reader`,
 `partitions` and `writer`, tasks call `read` and `write`, and another process calls `commit`. No process
 sees what another one sets. So options travel in the objects, and results in partitions and commit
-messages. Only a streaming query's offsets come from one process that lives as long as its run.
+messages. Only a streaming query's offsets come from one process that lives as long as its run. The
+process that commits has neither a session nor a JVM: it reads the query's checkpoint as files.
 
     source         the data source: options, schema, registration, the Python that workers run
     reader         reads of batches and streams: a plan, and its tasks

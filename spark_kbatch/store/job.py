@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class StagedRows(NamedTuple):
-    """What one task of a job staged, for a commit that may have another job object."""
+    """The staged rows of one task of a job, for a commit that may have another job object."""
 
     job: Any  # the id of the job
     extents: Any  # where its batches lie, as the place has it; nothing if there were no rows

@@ -1,4 +1,4 @@
-"""What places report of what they store: replicas, log dirs, what was deleted, repaired, exported or given up."""
+"""Reports of places on their data: replicas, log dirs, what was deleted, repaired, exported or given up."""
 
 from __future__ import annotations
 

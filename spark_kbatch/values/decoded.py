@@ -1,4 +1,4 @@
-"""What decoding makes of rows, of any format: values, and why a row has none; text; JSON.
+"""Decoded rows of any format: values, and the reason where a row has none; text; JSON.
 
 `plain` returns decoded columns as Python objects that JSON has: for people, and not for many
 records.
