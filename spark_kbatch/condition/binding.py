@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from spark_kbatch.condition import text
-from spark_kbatch.condition.tree import AllOf, AnyOf, Literal, Name, Node, Test
+from spark_kbatch.condition.tree import AllOf, AnyOf, Name, Node, Predicate, Token
 
 _CONTEXT = Context(prec=2 * text.DIGITS_MAX)
 
@@ -51,16 +51,14 @@ class Leaf(NamedTuple):
     has_null: bool = False  # a list has NULL
 
 
-Bound: TypeAlias = "Leaf | AllOf[Bound] | AnyOf[Bound]"
+Bound: TypeAlias = Leaf | AllOf | AnyOf
 
 
 class _Kind(NamedTuple):
-    """How columns of a type are compared."""
+    """How columns of a type are compared: by kind of a literal, with what; a fraction, if they are whole numbers."""
 
     shown: str  # the type, as Spark has it
-    values: dict[
-        str, Callable[[Any], Any]
-    ]  # by kind of a literal: what is compared; a fraction, with whole numbers
+    values: Mapping[str, Callable[[Any], Any]]
     instead: str = ""  # of other literals
 
 
@@ -69,24 +67,34 @@ def _double(value: Decimal | float) -> float:
 
 
 _WHOLE, _ANY = {"number": Fraction}, {"number": _double, "double": _double}
+_DIGITS = "a number without exponent, such as 5"
 _MOMENT = "TIMESTAMP '2024-01-31 23:59:59Z'"
 _RECORD_TIME = _Kind("TIMESTAMP", {"timestamp": lambda us: Fraction(us, 1000)}, _MOMENT)
 _KINDS: tuple[tuple[Callable[[pa.DataType], bool], _Kind], ...] = (
-    (types.is_binary, _Kind("BINARY", {"text": str.encode, "bytes": bytes, "pattern": str}, "'text' or X'00ff'")),
+    (
+        types.is_binary,
+        _Kind("BINARY", {"text": str.encode, "bytes": bytes, "pattern": str}, "'text' or X'00ff'"),
+    ),
     (types.is_string, _Kind("STRING", {"text": str, "pattern": str}, "'text'")),
-    (types.is_int64, _Kind("BIGINT", _WHOLE, "a number without exponent, such as 5")),
-    (types.is_int32, _Kind("INT", _WHOLE, "a number without exponent, such as 5")),
-    (types.is_decimal, _Kind("DECIMAL({0.precision},{0.scale})", _WHOLE, "a number without exponent, such as 5.25")),
+    (types.is_int64, _Kind("BIGINT", _WHOLE, _DIGITS)),
+    (types.is_int32, _Kind("INT", _WHOLE, _DIGITS)),
+    (types.is_decimal, _Kind("DECIMAL({0.precision},{0.scale})", _WHOLE, _DIGITS + ".25")),
     (types.is_float32, _Kind("FLOAT", _ANY, "a number, such as 5.25")),
     (types.is_float64, _Kind("DOUBLE", _ANY, "a number, such as 5.25")),
-    (types.is_boolean, _Kind("BOOLEAN", {"boolean": bool, "alone": bool}, "TRUE or FALSE")),
+    (
+        types.is_boolean,
+        _Kind("BOOLEAN", dict.fromkeys(("TRUE", "FALSE", "alone"), bool), "TRUE or FALSE"),
+    ),
     (types.is_date, _Kind("DATE", {"date": int}, "DATE '2024-01-31'")),
-    (lambda type_: type_ == pa.timestamp("us"), _Kind("TIMESTAMP_NTZ", {"timestamp_ntz": int}, "TIMESTAMP_NTZ '2024-01-31 23:59:59'")),
+    (
+        lambda type_: type_ == pa.timestamp("us"),
+        _Kind("TIMESTAMP_NTZ", {"timestamp_ntz": int}, "TIMESTAMP_NTZ '2024-01-31 23:59:59'"),
+    ),
     (types.is_timestamp, _Kind("TIMESTAMP", {"timestamp": int}, _MOMENT)),
     (types.is_struct, _Kind("a struct", {})),
     (types.is_map, _Kind("a map", {})),
     (types.is_list, _Kind("an array", {})),
-)  # fmt: skip
+)
 _LITERALS_INSTEAD = {
     "pattern": "a comparison: LIKE is for text and bytes",
     "alone": "a comparison: BOOLEAN is all that stands alone",
@@ -126,14 +134,11 @@ class _Binder:
         self._schema, self._name = schema, name
 
     def bound(self, node: Node) -> Bound:
-        if isinstance(node, Test):
+        if isinstance(node, Predicate):
             return self._leaf(node)
-        parts = list[Bound]()
-        for one in node.parts:
-            parts.append(self.bound(one))  # no comprehension: one frame a level
-        return type(node)(tuple(parts))
+        return type(node)(tuple(map(self.bound, node.parts)))
 
-    def _leaf(self, test: Test) -> Leaf:
+    def _leaf(self, test: Predicate) -> Leaf:
         column, path, type_ = self._found(test.name)
         leaf = Leaf(column, path, test.operator, test.is_negated)
         if test.operator == "IS NULL":
@@ -158,23 +163,23 @@ class _Binder:
         """Return the column that a name means, the path to its part, and the type of that."""
         path, type_ = list[int | str](), pa.struct(list(self._schema))
         for place, (part, is_key) in enumerate(name.parts):
-            before = str(name._replace(parts=name.parts[:place]))
+            step: int | str = part
+            before = name._replace(parts=name.parts[:place]).shown
             if not is_key:
                 if not types.is_struct(type_):
                     self._refuse(name, f"{before} is {_shown(type_)}, which has no fields")
-                path.append(self._index(name, part, before, type_))
-                type_ = type_.field(path[-1]).type
+                step = self._index(name, part, before, type_)
+                type_ = type_.field(step).type
             elif place == 1 and self._schema.names[int(path[0])] == "headers":
-                path.append(part)
                 type_ = pa.binary()
             elif types.is_map(type_) and types.is_string(type_.key_type):
-                path.append(part)
                 type_ = type_.item_type
             else:
                 self._refuse(
                     name,
                     "['...'] is for headers and for maps with keys of text; write a dot before a field",
                 )
+            path.append(step)
         return self._schema.names[int(path[0])], tuple(path[1:]), type_
 
     def _index(self, name: Name, part: str, before: str, struct: pa.StructType) -> int:
@@ -195,11 +200,10 @@ class _Binder:
             f"no {what} has the name {part!r}; the nearest is {near[0] if near else 'none'}, there are: {', '.join(names)}",
         )
 
-    def _refuse(self, place: Name | Literal, why: str) -> NoReturn:
-        shown = place.shown if isinstance(place, Literal) else str(place)
-        text.refuse(self._name, place.position, shown, why)
+    def _refuse(self, place: Name | Token, why: str) -> NoReturn:
+        text.refuse(self._name, place, why)
 
-    def _value(self, literal: Literal, name: Name, type_: pa.DataType, kind: _Kind) -> Any:
+    def _value(self, literal: Token, name: Name, type_: pa.DataType, kind: _Kind) -> Any:
         """Return what is compared with a column of this type."""
         shown = kind.shown.format(type_)
         if not kind.values:
@@ -209,10 +213,10 @@ class _Binder:
             )
         if literal.kind not in kind.values:
             instead = _LITERALS_INSTEAD.get(literal.kind, kind.instead)
-            self._refuse(literal, f"{name} is {shown}; write {instead}")
+            self._refuse(literal, f"{name.shown} is {shown}; write {instead}")
         return kind.values[literal.kind](literal.value)
 
-    def _pattern(self, literal: Literal) -> str:
+    def _pattern(self, literal: Token) -> str:
         pattern = rf"\A(?s:{literal.value})\z"
         try:
             pc.match_substring_regex(pa.array([""]), pattern)

@@ -7,6 +7,7 @@ a list's NULL, and a null, make a miss unknown; LIKE of bytes is one of characte
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -37,12 +38,9 @@ def matching(condition: Bound, columns: Mapping[str, Column]) -> Column:
     if isinstance(condition, Leaf):
         column = columns.get(condition.column)
         return _TRUE if column is None else _tested(condition, column)
-    is_all = isinstance(condition, AllOf)
-    found = pa.scalar(is_all)
-    for one in condition.parts:
-        join = pc.and_kleene if is_all else pc.or_kleene
-        found = join(found, matching(one, columns))
-    return found
+    join = pc.and_kleene if isinstance(condition, AllOf) else pc.or_kleene
+    parts = map(functools.partial(matching, columns=columns), condition.parts)
+    return functools.reduce(join, parts)
 
 
 def _tested(leaf: Leaf, column: Column) -> Column:

@@ -30,7 +30,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple, NoReturn
 
-from spark_kbatch.condition.tree import AllOf, AnyOf, Literal, Name, Node, Test
+from spark_kbatch.condition.tree import AllOf, AnyOf, Name, Node, Predicate, Token
 from spark_kbatch.errors import ConfigError
 
 BYTES_MAX = 64 << 10  # of a text
@@ -59,7 +59,6 @@ _TOKEN = re.compile(
     | (?P<sign><=>|==|<>|!=|<=|>=|--|/\*|::|.)""",
     re.VERBOSE | re.DOTALL,
 )
-_BOOLEANS = ("TRUE", "FALSE")
 _SIGNS = {
     "=": ("IN", False),
     "==": ("IN", False),
@@ -92,7 +91,7 @@ _INSTEAD = {
     "REGEXP": "regular expressions are not taken; write LIKE, and filter further after the read",
     "ILIKE": "ILIKE is not taken; write LIKE with each spelling, joined by OR",
 }
-_WORDS = {*"AND OR NOT IN BETWEEN IS LIKE ESCAPE".split(), *_BOOLEANS, *_INSTEAD}
+_WORDS = {*"AND OR NOT IN BETWEEN IS LIKE ESCAPE TRUE FALSE".split(), *_INSTEAD}
 
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([01][0-7]{2})|(.))|''", re.DOTALL)
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": r"\%", "_": r"\_"}  # fmt: skip
@@ -102,12 +101,6 @@ _ZONE = r"(?:Z|[+-](?:(?:0[0-9]|1[0-7]):[0-5][0-9]|18:00))"  # at most 18 hours,
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class _Token(NamedTuple):
-    kind: str  # a group of `_TOKEN`; "name"; a word of the grammar in capitals; a sign; or "end"
-    text: str
-    position: int
-
-
 class _Level(NamedTuple):
     """Tests within one pair of parentheses: lists that are joined by OR, each of tests joined by AND."""
 
@@ -115,16 +108,13 @@ class _Level(NamedTuple):
     alternatives: list[list[Node]]
 
     def joined(self) -> Node:
-        both: type[AllOf[Node] | AnyOf[Node]] = AnyOf if self.is_negated else AllOf
-        either: type[AllOf[Node] | AnyOf[Node]] = AllOf if self.is_negated else AnyOf
-        return _join(either, [_join(both, one) for one in self.alternatives])
+        both: type[AllOf | AnyOf] = AnyOf if self.is_negated else AllOf
+        either: type[AllOf | AnyOf] = AllOf if self.is_negated else AnyOf
+        parts = [one[0] if len(one) == 1 else both(tuple(one)) for one in self.alternatives]
+        return parts[0] if len(parts) == 1 else either(tuple(parts))
 
 
-def _join(kind: type[AllOf[Node] | AnyOf[Node]], parts: list[Node]) -> Node:
-    return parts[0] if len(parts) == 1 else kind(tuple(parts))
-
-
-def parse(text: str, name: str = "where") -> Node:
+def parse(text: object, name: str = "where") -> Node:
     """Parse the text of a condition.
 
     Args:
@@ -147,17 +137,17 @@ def parse(text: str, name: str = "where") -> Node:
     return _Parser(text, name).condition()
 
 
-def refuse(name: str, position: int, shown: str, why: str) -> NoReturn:
+def refuse(name: str, place: Token | Name, why: str) -> NoReturn:
     """Raise the error of a place in a condition's text.
 
     Args:
         name: of the option or argument.
-        position: in the text, from 0.
-        shown: what stands there.
+        place: what stands there.
         why: it is refused, and what to write in its place.
     """
+    shown = place.shown or "the end"
     shown = shown if len(shown) <= _SHOWN_MAX else shown[:_SHOWN_MAX] + "..."
-    raise ConfigError(f"{name}: at character {position + 1}, {shown or 'the end'}: {why}")
+    raise ConfigError(f"{name}: at character {place.position + 1}, {shown}: {why}")
 
 
 class _Parser:
@@ -168,26 +158,25 @@ class _Parser:
         self._tokens = _tokens(text)
 
     @property
-    def _next(self) -> _Token:
+    def _next(self) -> Token:
         return self._tokens[self._at]
 
-    def _take(self, *kinds: str) -> _Token | None:
+    def _take(self, *kinds: str) -> Token | None:
         """Return the next token, and go on, if it is of one of these kinds."""
         if self._next.kind not in kinds:
             return None
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _expect(self, taken: str, *kinds: str) -> _Token:
+    def _expect(self, taken: str, *kinds: str) -> Token:
         """Return the next token; raises if it is of none of these kinds, with what is taken in its place."""
         token = self._take(*kinds)
         if token is None:
             self._refuse(_INSTEAD.get(self._next.kind, f"expected {taken}"))
         return token
 
-    def _refuse(self, why: str, token: _Token | None = None) -> NoReturn:
-        _, shown, position = token or self._next
-        refuse(self._name, position, shown, why)
+    def _refuse(self, why: str, place: Token | None = None) -> NoReturn:
+        refuse(self._name, place or self._next, why)
 
     def condition(self) -> Node:
         """Return the condition that is all of the text."""
@@ -209,9 +198,8 @@ class _Parser:
             if self._take("OR"):
                 levels[-1].alternatives.append([])
             elif not self._take("AND"):
-                if len(levels) > 1:
-                    self._expect("AND, OR or )")
-                self._expect("AND, OR or the end", "end")
+                end = ")" if len(levels) > 1 else "the end"  # a ) that is there was taken above
+                self._expect(f"AND, OR or {end}", end)
                 return levels[0].joined()
 
     def _test(self, *, is_negated: bool) -> Node:
@@ -228,25 +216,23 @@ class _Parser:
             word = taken.kind if taken else ""
         match word:
             case "IN":
-                return Test("IN", name, self._listed(), is_negated)
+                return Predicate("IN", name, self._listed(), is_negated)
             case "BETWEEN":
-                low = Test("<", name, (self._literal(),), not is_negated)
+                low = Predicate("<", name, (self._literal(),), not is_negated)
                 self._expect("AND, and the upper literal of BETWEEN", "AND")
-                high = Test("<=", name, (self._literal(),), is_negated)
+                high = Predicate("<=", name, (self._literal(),), is_negated)
                 return _Level(is_negated, [[low, high]]).joined()
             case "LIKE":
-                return Test("LIKE", name, (self._pattern(),), is_negated)
+                return Predicate("LIKE", name, (self._pattern(),), is_negated)
             case "IS":
                 is_negated = is_negated is not bool(self._take("NOT"))
-                if not self._take("NULL"):
-                    self._refuse("IS goes with NULL or NOT NULL alone; write = TRUE or = FALSE")
-                return Test("IS NULL", name, (), is_negated)
+                self._expect("NULL or NOT NULL; write = TRUE or = FALSE for others", "NULL")
+                return Predicate("IS NULL", name, (), is_negated)
             case "":
-                if self._next.kind not in ("AND", "OR", ")", "end"):
+                if self._next.kind not in ("AND", "OR", ")", "the end"):
                     self._expect("a comparison, IN, BETWEEN, LIKE or IS")
-                return Test(
-                    "IN", name, (Literal("alone", True, str(name), name.position),), is_negated
-                )
+                alone = Token("alone", name.shown, name.position, True)
+                return Predicate("IN", name, (alone,), is_negated)
         return _compared(word, name, (self._literal(),), is_negated)
 
     def _operand(self) -> Name:
@@ -267,12 +253,12 @@ class _Parser:
         token = self._expect(
             f"{taken}; a name with other characters is in backticks", "name", "quoted"
         )
-        return token.text if token.kind == "name" else token.text[1:-1].replace("``", "`")
+        return token.shown if token.kind == "name" else token.shown[1:-1].replace("``", "`")
 
-    def _listed(self) -> tuple[Literal, ...]:
+    def _listed(self) -> tuple[Token, ...]:
         self._expect("( and literals", "(")
-        found = [self._literal(kinds=[*_LITERALS, "NULL"])]
-        while self._take(","):
+        found = list[Token]()
+        while not found or self._take(","):
             found.append(self._literal(kinds=[*_LITERALS, "NULL"]))
         self._expect(", or )", ")")
         return tuple(found)
@@ -281,7 +267,7 @@ class _Parser:
         self,
         taken: str = "a literal, such as 'text', 5, TRUE or DATE '2024-01-31'; filter by two columns after the read",
         kinds: Iterable[str] = (),
-    ) -> Literal:
+    ) -> Token:
         token = self._expect(taken, *(kinds or _LITERALS))
         self._literals += 1
         if self._literals > LITERALS_MAX:
@@ -291,21 +277,20 @@ class _Parser:
             )
         value_of, why = _LITERALS.get(token.kind, (lambda _: None, ""))
         try:
-            value = value_of(token.text)
+            value = value_of(token.shown)
         except (ValueError, OverflowError):
             self._refuse(why, token)
-        return Literal(token.kind, value, token.text, token.position)
+        return token._replace(value=value)
 
-    def _pattern(self) -> Literal:
+    def _pattern(self) -> Token:
         """Return the pattern of LIKE as a regular expression."""
-        place = self._next
         pattern = self._literal("the pattern of LIKE, a text in single quotes", ["text"])
         escape = "\\"
         if self._take("ESCAPE"):
-            token = self._next
-            escape = str(self._literal("one character in single quotes", ["text"]).value)
+            given = self._literal("one character in single quotes", ["text"])
+            escape = str(given.value)
             if len(escape) != 1 or escape > "\uffff":
-                self._refuse("ESCAPE takes one character", token)
+                self._refuse("ESCAPE takes one character", given)
         found = list[str]()
         pieces = re.compile(f"{re.escape(escape)}(?P<escaped>.?)|.", re.DOTALL)
         for piece in pieces.finditer(str(pattern.value)):
@@ -318,19 +303,19 @@ class _Parser:
                 where = f"stands before {one!r}" if one else "is at the end"
                 self._refuse(
                     f"the escape character {escape!r} {where}; it goes before %, _ and itself",
-                    place,
+                    pattern,
                 )
         return pattern._replace(kind="pattern", value="".join(found))
 
 
-def _compared(sign: str, name: Name, literals: tuple[Literal, ...], is_negated: bool) -> Test:
+def _compared(sign: str, name: Name, literals: tuple[Token, ...], is_negated: bool) -> Predicate:
     operator, is_turned = _SIGNS[sign]
-    return Test(operator, name, literals, is_negated is not is_turned)
+    return Predicate(operator, name, literals, is_negated is not is_turned)
 
 
-def _tokens(text: str) -> list[_Token]:
-    """Return all tokens of a text; what is none is a sign, which no rule of the grammar takes."""
-    found = list[_Token]()
+def _tokens(text: str) -> list[Token]:
+    """Return all tokens of a text, and one for its end; any other character is a sign, which no rule takes."""
+    found = list[Token]()
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup
         if kind == "sign":
@@ -339,10 +324,9 @@ def _tokens(text: str) -> list[_Token]:
             is_field = found and found[-1].kind == "."
             word = match[0].upper()
             kind = word if word in _WORDS and not is_field else "name"
-            kind = "boolean" if kind in _BOOLEANS else kind
         if kind is not None:  # no space
-            found.append(_Token(kind, match[0], match.start()))
-    return [*found, _Token("end", "", len(text))]
+            found.append(Token(kind, match[0], match.start()))
+    return [*found, Token("the end", "", len(text))]
 
 
 def _unescaped(shown: str) -> str:
@@ -398,7 +382,8 @@ _LITERALS: dict[str, tuple[Callable[[str], Any], str]] = {
         f"a number of more than {DIGITS_MAX} digits is none in Spark; write it with an exponent",
     ),
     "double": (_double, "no double is as large; write a smaller number"),
-    "boolean": (lambda shown: shown.upper() == "TRUE", ""),
+    "TRUE": (lambda _: True, ""),
+    "FALSE": (lambda _: False, ""),
     "date": (
         _since_1970(_DATE, timedelta(days=1)),
         "DATE takes a day of the calendar such as '2024-01-31'",

@@ -7,10 +7,7 @@ three values that is the same, and a NaN is greater than every number since it i
 
 from __future__ import annotations
 
-from decimal import Decimal
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
-
-Part = TypeVar("Part")
+from typing import Any, NamedTuple, TypeAlias
 
 
 class Name(NamedTuple):
@@ -19,46 +16,47 @@ class Name(NamedTuple):
     parts: tuple[tuple[str, bool], ...]  # each with whether it is a key, in brackets
     position: int  # in the text, from 0
 
-    def __str__(self) -> str:
+    @property
+    def shown(self) -> str:
+        """The operand as a text has it, without backticks."""
         shown = [f"['{part}']" if is_key else f".{part}" for part, is_key in self.parts]
         return "".join(shown).removeprefix(".")
 
 
-class Literal(NamedTuple):
-    """A literal of a condition.
+class Token(NamedTuple):
+    """A word, a sign or a literal of a text.
 
-    Its kind is "text" (str), "bytes" (bytes), "number" (Decimal), "double" (float), "boolean", "NULL", "date"
-    (days since 1970), "timestamp" or "timestamp_ntz" (both in us since 1970); or "pattern", of LIKE, which is a
-    regular expression in RE2's syntax; or "alone", the TRUE of an operand that stands alone.
+    Its kind is a word in capitals, a sign, "name", "quoted", or "the end"; or that of a literal: "text" (str), "bytes"
+    (bytes), "number" (Decimal), "double" (float), "TRUE", "FALSE", "NULL", "date" (days since 1970), "timestamp" or
+    "timestamp_ntz" (both in us since 1970), "pattern", of LIKE, which is a regular expression in RE2's syntax, or
+    "alone", the TRUE of an operand that stands alone. Others are not taken.
     """
 
     kind: str
-    value: str | bytes | Decimal | float | bool | int | None
     shown: str  # as in the text
-    position: int
+    position: int  # in the text, from 0
+    value: Any = None  # of a literal
 
 
-class Test(NamedTuple):
+class Predicate(NamedTuple):
     """A test of one operand."""
-
-    __test__ = False  # is no test of ours
 
     operator: str  # IN, <, <=, LIKE or "IS NULL"
     name: Name
-    literals: tuple[Literal, ...]
+    literals: tuple[Token, ...]
     is_negated: bool
 
 
-class AllOf(NamedTuple, Generic[Part]):
+class AllOf(NamedTuple):
     """Conditions joined by AND."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Any, ...]  # as parsed, or as bound
 
 
-class AnyOf(NamedTuple, Generic[Part]):
+class AnyOf(NamedTuple):
     """Conditions joined by OR."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Any, ...]  # as parsed, or as bound
 
 
-Node: TypeAlias = "Test | AllOf[Node] | AnyOf[Node]"
+Node: TypeAlias = Predicate | AllOf | AnyOf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import re
 
 import pyarrow as pa
@@ -10,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch.condition.binding import Leaf, bind
-from spark_kbatch.condition.text import parse
-from spark_kbatch.condition.tree import Test
+from spark_kbatch.condition.binding import Leaf, bind, leaves
+from spark_kbatch.condition.evaluation import matching
+from spark_kbatch.condition.text import BYTES_MAX, LEVELS_MAX, LITERALS_MAX, parse
+from spark_kbatch.condition.tree import Predicate
 from spark_kbatch.errors import ConfigError
 from tests.condition.interpreted import SCHEMA
 
@@ -116,7 +118,7 @@ def test_what_is_not_taken_is_refused_with_its_place(text: str, character: int, 
 @pytest.mark.parametrize("text", ["", "  ", None, 5, "\ud800", "key = '" + "a" * (64 << 10) + "'"])
 def test_what_is_no_text_is_refused(text: object) -> None:
     with pytest.raises(ConfigError, match="option 'where'"):
-        parse(text, "option 'where'")  # type: ignore[arg-type]
+        parse(text, "option 'where'")
 
 
 def test_a_name_that_is_there_in_several_cases_is_taken_as_written() -> None:
@@ -140,13 +142,76 @@ def test_escapes_are_those_of_spark() -> None:
 
 
 def test_as_many_levels_as_are_taken_are_parsed() -> None:
-    assert isinstance(parse("(" * 100 + "value.flag" + ")" * 100), Test)
+    assert isinstance(parse("(" * 100 + "value.flag" + ")" * 100), Predicate)
     for count in (10_000, 9_999):
         found = parse("NOT " * count + "value.flag")
-        assert isinstance(found, Test)
+        assert isinstance(found, Predicate)
         assert found.is_negated is bool(count % 2)
-    nested = "NOT (" * 50 + "value.flag OR offset = 1" + ")" * 50
-    assert bind(parse(nested), SCHEMA)
+
+
+def test_the_deepest_condition_is_bound_sent_and_evaluated() -> None:
+    level = "value.flag AND NOT offset = 1 OR partition < 5 AND NOT ("
+    text = level * LEVELS_MAX + "offset = 1" + ")" * LEVELS_MAX
+    bound = pickle.loads(pickle.dumps(bind(parse(text), SCHEMA)))
+    assert len(list(leaves(bound))) == 3 * LEVELS_MAX + 1
+    partition = pa.scalar(3, pa.int32())
+    found = matching(bound, {"offset": pa.array([1, 2]), "partition": partition})
+    assert found.to_pylist() == [True, True]
+
+
+def test_as_many_literals_as_are_taken_are_bound() -> None:
+    listed = ",".join(str(n) for n in range(LITERALS_MAX))
+    found = bind(parse(f"offset IN ({listed})"), SCHEMA)
+    assert isinstance(found, Leaf)
+    assert len(found.value) == LITERALS_MAX
+    with pytest.raises(ConfigError, match="more than 10000 literals"):
+        parse(f"offset IN ({listed}, 5)")
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "'",
+        "''",
+        r"\'",
+        "`",
+        "' ",
+        "'' ",
+        "(",
+        "NOT ",
+        "5.",
+        "5e",
+        "X'",
+        "DATE'",
+        "a.",
+        "a[",
+        "--",
+        "%",
+    ],
+)
+@pytest.mark.parametrize("before", ["", "key = '", "key LIKE '%", "`"])
+def test_a_long_text_of_one_piece_is_refused(before: str, piece: str) -> None:
+    text = before + piece * ((BYTES_MAX - 1 - len(before)) // len(piece)) + ";"
+    with pytest.raises(ConfigError, match=r"^where: at character [0-9]+, "):
+        bind(parse(text), SCHEMA)
+
+
+def test_the_longest_text_is_taken() -> None:
+    text = "key = '" + "a" * (BYTES_MAX - 8) + "'"
+    assert isinstance(bind(parse(text), SCHEMA), Leaf)
+    assert isinstance(bind(parse(text.replace("key = '", "key!='")), SCHEMA), Leaf)
+    with pytest.raises(ConfigError, match="more than 65536"):
+        parse(text + " ")
+
+
+def test_the_pattern_of_like_takes_each_character_as_itself() -> None:
+    schema = pa.schema([("key", pa.string())])
+    for number in range(1, 0x180):
+        shown = chr(number).replace("\\", "\\" * 4).replace("'", "''")
+        found = bind(parse(f"key LIKE '{shown}'"), schema)
+        rows = pa.array([chr(number), chr(number) * 2, chr(number + 1)])
+        is_all = chr(number) in "%_"
+        assert matching(found, {"key": rows}).to_pylist() == [True, chr(number) == "%", is_all]
 
 
 WORDS = ["key", "offset", "value", ".", "[", "]", "(", ")", "'a'", "'", "`", "5", "-", "=", "<", "IN", "NOT", "AND", "OR", "LIKE", "ESCAPE", "IS", "NULL", "BETWEEN", "TIMESTAMP", "X'00'", "\\", "\0", "ä", ","]  # fmt: skip

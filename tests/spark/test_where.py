@@ -40,7 +40,7 @@ def test_conditions_mean_what_they_mean_to_spark(
     spark: SparkSession, tmp_path: Path, rounds: int
 ) -> None:
     conditions = interpreted.drawn(interpreted.conditions(), rounds * CONDITIONS, draws.FIRST)
-    parts = interpreted.drawn(interpreted.rows(), 5, draws.FIRST)
+    parts = interpreted.drawn(interpreted.rows(), 12, draws.FIRST)
     rows = [row for part in parts for row in part]
     frame = spark.read.parquet(_parquet_file(rows, tmp_path))
 
