@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from tests.support import draws
 pytestmark = pytest.mark.spark
 
 LAST_HEADER = "try_element_at(filter(headers, h -> h.key = 'n'), -1).value"  # as Spark has it
+# Of a whole number Spark compares with a literal that no BIGINT holds, it makes TRUE or FALSE, also where it is null
+# (DecimalPrecisionTypeCoercion, "strength reduction"); with an expression, as here, null stays null.
+BEYOND_BIGINT = re.compile(r"-?922337203685477580[89]\b(?<!-9223372036854775808)")
 
 
 def _values(text: str, columns: dict[str, Any], count: int) -> list[bool | None]:
@@ -34,7 +38,7 @@ def _values(text: str, columns: dict[str, Any], count: int) -> list[bool | None]
 CONDITIONS = 60  # in one query of Spark
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(draws.many(50), marks=pytest.mark.slow)], ids=["some", "many"])  # fmt: skip
+@pytest.mark.parametrize("rounds", [2, pytest.param(draws.many(50), marks=pytest.mark.slow)], ids=["some", "many"])  # fmt: skip
 @draws.naming_first()
 def test_conditions_mean_what_they_mean_to_spark(
     spark: SparkSession, tmp_path: Path, rounds: int
@@ -68,6 +72,11 @@ def _parquet_file(rows: list[Row], folder: Path) -> str:
     return str(folder / "rows.parquet")
 
 
+def _for_spark(text: str) -> str:
+    text = BEYOND_BIGINT.sub(r"CAST('\g<0>' AS DECIMAL(19, 0))", text)
+    return text.replace("headers['n']", LAST_HEADER)
+
+
 def _differences(
     frame: DataFrame, rows: list[Row], conditions: list[Condition]
 ) -> list[tuple[str, list[Any], list[Any], list[Any]]]:
@@ -76,7 +85,7 @@ def _differences(
     Spark is asked twice: for the values of all conditions, and for the rows that a filter leaves, which it may push
     down into the file.
     """
-    texts = [text.replace("headers['n']", LAST_HEADER) for text, _ in conditions]
+    texts = [_for_spark(text) for text, _ in conditions]
     values = frame.orderBy("row").selectExpr(*(f"({text}) AS c{n}" for n, text in enumerate(texts)))
     filtered = functools.reduce(
         DataFrame.unionAll,
