@@ -54,7 +54,7 @@ class Leaf(NamedTuple):
 Bound: TypeAlias = Leaf | AllOf | AnyOf
 
 
-class _Kind(NamedTuple):
+class _ColumnKind(NamedTuple):
     """How columns of a type are compared: by kind of a literal, with what; a fraction, if they are whole numbers."""
 
     shown: str  # the type, as Spark has it
@@ -69,31 +69,33 @@ def _double(value: Decimal | float) -> float:
 _WHOLE, _ANY = {"number": Fraction}, {"number": _double, "double": _double}
 _DIGITS = "a number without exponent, such as 5"
 _MOMENT = "TIMESTAMP '2024-01-31 23:59:59Z'"
-_RECORD_TIME = _Kind("TIMESTAMP", {"timestamp": lambda us: Fraction(us, 1000)}, _MOMENT)
-_KINDS: tuple[tuple[Callable[[pa.DataType], bool], _Kind], ...] = (
+_RECORD_TIME = _ColumnKind("TIMESTAMP", {"timestamp": lambda us: Fraction(us, 1000)}, _MOMENT)
+_KINDS: tuple[tuple[Callable[[pa.DataType], bool], _ColumnKind], ...] = (
     (
         types.is_binary,
-        _Kind("BINARY", {"text": str.encode, "bytes": bytes, "pattern": str}, "'text' or X'00ff'"),
+        _ColumnKind(
+            "BINARY", {"text": str.encode, "bytes": bytes, "pattern": str}, "'text' or X'00ff'"
+        ),
     ),
-    (types.is_string, _Kind("STRING", {"text": str, "pattern": str}, "'text'")),
-    (types.is_int64, _Kind("BIGINT", _WHOLE, _DIGITS)),
-    (types.is_int32, _Kind("INT", _WHOLE, _DIGITS)),
-    (types.is_decimal, _Kind("DECIMAL({0.precision},{0.scale})", _WHOLE, _DIGITS + ".25")),
-    (types.is_float32, _Kind("FLOAT", _ANY, "a number, such as 5.25")),
-    (types.is_float64, _Kind("DOUBLE", _ANY, "a number, such as 5.25")),
+    (types.is_string, _ColumnKind("STRING", {"text": str, "pattern": str}, "'text'")),
+    (types.is_int64, _ColumnKind("BIGINT", _WHOLE, _DIGITS)),
+    (types.is_int32, _ColumnKind("INT", _WHOLE, _DIGITS)),
+    (types.is_decimal, _ColumnKind("DECIMAL({0.precision},{0.scale})", _WHOLE, _DIGITS + ".25")),
+    (types.is_float32, _ColumnKind("FLOAT", _ANY, "a number, such as 5.25")),
+    (types.is_float64, _ColumnKind("DOUBLE", _ANY, "a number, such as 5.25")),
     (
         types.is_boolean,
-        _Kind("BOOLEAN", dict.fromkeys(("TRUE", "FALSE", "alone"), bool), "TRUE or FALSE"),
+        _ColumnKind("BOOLEAN", dict.fromkeys(("TRUE", "FALSE", "alone"), bool), "TRUE or FALSE"),
     ),
-    (types.is_date, _Kind("DATE", {"date": int}, "DATE '2024-01-31'")),
+    (types.is_date, _ColumnKind("DATE", {"date": int}, "DATE '2024-01-31'")),
     (
         lambda type_: type_ == pa.timestamp("us"),
-        _Kind("TIMESTAMP_NTZ", {"timestamp_ntz": int}, "TIMESTAMP_NTZ '2024-01-31 23:59:59'"),
+        _ColumnKind("TIMESTAMP_NTZ", {"timestamp_ntz": int}, "TIMESTAMP_NTZ '2024-01-31 23:59:59'"),
     ),
-    (types.is_timestamp, _Kind("TIMESTAMP", {"timestamp": int}, _MOMENT)),
-    (types.is_struct, _Kind("a struct", {})),
-    (types.is_map, _Kind("a map", {})),
-    (types.is_list, _Kind("an array", {})),
+    (types.is_timestamp, _ColumnKind("TIMESTAMP", {"timestamp": int}, _MOMENT)),
+    (types.is_struct, _ColumnKind("a struct", {})),
+    (types.is_map, _ColumnKind("a map", {})),
+    (types.is_list, _ColumnKind("an array", {})),
 )
 _LITERALS_INSTEAD = {
     "pattern": "a comparison: LIKE is for text and bytes",
@@ -203,7 +205,7 @@ class _Binder:
     def _refuse(self, place: Name | Token, why: str) -> NoReturn:
         text.refuse(self._name, place, why)
 
-    def _value(self, literal: Token, name: Name, type_: pa.DataType, kind: _Kind) -> Any:
+    def _value(self, literal: Token, name: Name, type_: pa.DataType, kind: _ColumnKind) -> Any:
         """Return what is compared with a column of this type."""
         shown = kind.shown.format(type_)
         if not kind.values:
@@ -225,8 +227,8 @@ class _Binder:
         return pattern
 
 
-def _kind(type_: pa.DataType) -> _Kind:
-    return next((kind for is_so, kind in _KINDS if is_so(type_)), _Kind(str(type_), {}))
+def _kind(type_: pa.DataType) -> _ColumnKind:
+    return next((kind for is_so, kind in _KINDS if is_so(type_)), _ColumnKind(str(type_), {}))
 
 
 def _shown(type_: pa.DataType) -> str:

@@ -101,7 +101,7 @@ _ZONE = r"(?:Z|[+-](?:(?:0[0-9]|1[0-7]):[0-5][0-9]|18:00))"  # at most 18 hours,
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class _Level(NamedTuple):
+class _Parenthesis(NamedTuple):
     """Tests within one pair of parentheses: lists that are joined by OR, each of tests joined by AND."""
 
     is_negated: bool
@@ -134,7 +134,7 @@ def parse(text: object, name: str = "where") -> Node:
         raise ConfigError(
             f"{name} has {size} bytes, more than {BYTES_MAX}; join with a table of values after the read"
         )
-    return _Parser(text, name).condition()
+    return _ConditionParser(text, name).condition()
 
 
 def refuse(name: str, place: Token | Name, why: str) -> NoReturn:
@@ -150,7 +150,7 @@ def refuse(name: str, place: Token | Name, why: str) -> NoReturn:
     raise ConfigError(f"{name}: at character {place.position + 1}, {shown}: {why}")
 
 
-class _Parser:
+class _ConditionParser:
     """Parser of one text. Parentheses are a list of levels: nothing here calls itself."""
 
     def __init__(self, text: str, name: str) -> None:
@@ -180,7 +180,7 @@ class _Parser:
 
     def condition(self) -> Node:
         """Return the condition that is all of the text."""
-        levels = [_Level(False, [[]])]
+        levels = [_Parenthesis(False, [[]])]
         while True:
             is_negated = levels[-1].is_negated
             while self._take("NOT"):
@@ -189,7 +189,7 @@ class _Parser:
                 if len(levels) > LEVELS_MAX:
                     self._refuse(f"more than {LEVELS_MAX} levels of parentheses; write it flatter")
                 self._take("(")
-                levels.append(_Level(is_negated, [[]]))
+                levels.append(_Parenthesis(is_negated, [[]]))
                 continue
             levels[-1].alternatives[-1].append(self._test(is_negated=is_negated))
             while len(levels) > 1 and self._take(")"):
@@ -221,7 +221,7 @@ class _Parser:
                 low = Predicate("<", name, (self._literal(),), not is_negated)
                 self._expect("AND, and the upper literal of BETWEEN", "AND")
                 high = Predicate("<=", name, (self._literal(),), is_negated)
-                return _Level(is_negated, [[low, high]]).joined()
+                return _Parenthesis(is_negated, [[low, high]]).joined()
             case "LIKE":
                 return Predicate("LIKE", name, (self._pattern(),), is_negated)
             case "IS":
