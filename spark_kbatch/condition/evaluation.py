@@ -1,8 +1,8 @@
 """Which rows of Arrow columns a condition is TRUE for, as in Spark: with TRUE, FALSE and null for UNKNOWN.
 
 Arrow's kernels do what Spark does for bytes, text, whole numbers, times, and decimals of one type. Where they do not:
-a NaN is greater than every number; a list's NULL, and a null, make a miss unknown; LIKE of bytes is one of
-characters.
+a list's NULL, and a null, make a miss unknown; LIKE of bytes is one of characters. A NaN is less than no number, and as
+`>` is NOT `<=` here, that makes it greater than all.
 """
 
 from __future__ import annotations
@@ -16,21 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kbatch.condition.binding import All, Bound, Leaf
+from spark_kbatch.condition.binding import Bound, Leaf
+from spark_kbatch.condition.tree import AllOf
 
 # A column of rows, or the value that all rows have.
 Column: TypeAlias = pa.Array | pa.Scalar
 
-_TRUE = pa.scalar(True)
-_KERNELS = {
-    "=": pc.equal,
-    "!=": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-}
-_SURROGATES = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")  # one broken character, in Java
+_TRUE, _UNKNOWN = pa.scalar(True), pa.scalar(None, pa.bool_())
+_SURROGATES = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")  # one broken character, in Java
 
 
 def matching(condition: Bound, columns: Mapping[str, Column]) -> Column:
@@ -45,46 +38,37 @@ def matching(condition: Bound, columns: Mapping[str, Column]) -> Column:
     if isinstance(condition, Leaf):
         column = columns.get(condition.column)
         return _TRUE if column is None else _tested(condition, column)
-    join = pc.and_kleene if isinstance(condition, All) else pc.or_kleene
-    return functools.reduce(join, (matching(one, columns) for one in condition.conditions))
+    join = pc.and_kleene if isinstance(condition, AllOf) else pc.or_kleene
+    parts = map(functools.partial(matching, columns=columns), condition.parts)
+    return functools.reduce(join, parts)
 
 
 def _tested(leaf: Leaf, column: Column) -> Column:
     for part in leaf.path:
         column = _part(column, part)
-    if leaf.operator == "IS NULL":
-        found = pc.is_null(column)
-    elif leaf.operator == "TRUE":
-        found = column
-    elif leaf.operator == "CONSTANT":
-        found = _where_valid(column, pa.scalar(leaf.value))
-    elif leaf.operator == "LIKE":
-        texts = _as_text(column) if leaf.kind == "bytes" else column
-        found = pc.match_substring_regex(texts, leaf.value)
-    else:
-        found = _compared(leaf, column)
+    match leaf.operator:
+        case "IS NULL":
+            found = pc.is_null(column)
+        case "LIKE":
+            texts = _as_text(column) if pa.types.is_binary(column.type) else column
+            found = pc.match_substring_regex(texts, leaf.value)
+        case "IN":
+            found = _is_one_of(column.cast(leaf.value.type), leaf)
+        case "<":
+            found = pc.less(column.cast(leaf.value.type), leaf.value)
+        case _:
+            found = pc.less_equal(column.cast(leaf.value.type), leaf.value)
     return pc.invert(found) if leaf.is_negated else found
 
 
-def _compared(leaf: Leaf, column: Column) -> Column:
-    if column.type != leaf.value.type:
-        column = column.cast(leaf.value.type)
-    if leaf.operator == "IN":
-        # Zeros of both signs are one value, but not for `is_in`.
-        known = pc.add(column, 0.0) if leaf.kind == "double" else column
-        found = pc.is_in(known, value_set=leaf.value)
-        if leaf.has_null:
-            found = pc.if_else(found, True, pa.scalar(None, pa.bool_()))
-        return _where_valid(column, found)
-    if leaf.kind == "double" and leaf.operator[0] == ">":
-        is_less = pc.less_equal if leaf.operator == ">" else pc.less
-        return pc.invert(is_less(column, leaf.value))
-    return _KERNELS[leaf.operator](column, leaf.value)
-
-
-def _where_valid(column: Column, found: Column) -> Column:
-    """Return what was found, null where the column is null."""
-    return pc.if_else(pc.is_valid(column), found, pa.scalar(None, pa.bool_()))
+def _is_one_of(column: Column, leaf: Leaf) -> Column:
+    if len(leaf.value) == 1 and not leaf.has_null:
+        return pc.equal(column, leaf.value[0])
+    if pa.types.is_floating(column.type):
+        column = pc.add(column, 0.0)  # zeros of both signs are one value, but not for `is_in`
+    found = pc.is_in(column, value_set=leaf.value)
+    is_known = pc.is_valid(column)
+    return pc.if_else(pc.and_(is_known, found) if leaf.has_null else is_known, found, _UNKNOWN)
 
 
 def _part(column: Any, part: int | str) -> pa.Array:
@@ -105,8 +89,19 @@ def _as_text(column: pa.Array) -> pa.Array:
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
-        texts = [
-            None if one is None else _SURROGATES.sub(b"\xff", one).decode(errors="replace")
-            for one in column.to_pylist()
-        ]
-        return pa.array(texts, pa.string())
+        pass
+    # All are decoded at once, each with a NUL at its end: no broken character reaches over that, and the n-th NUL of
+    # the bytes is the n-th of the text.
+    ended = pc.binary_join_element_wise(column, b"\0", b"", null_handling="replace")
+    _, offsets, data = ended.buffers()
+    ends = np.frombuffer(offsets, np.int32)[1 : len(ended) + 1]
+    given = data.slice(0, ends[-1])
+    nuls = np.cumsum(np.frombuffer(given, np.uint8) == 0)[ends - 1]
+    decoded = _SURROGATES.sub(b"\xff", given).decode(errors="replace").encode()
+    text = np.frombuffer(decoded, np.uint8)
+    places = np.flatnonzero(text == 0)[nuls - 1]
+    buffers = [np.append(0, places - np.arange(len(places))), np.delete(text, places)]
+    texts = pa.Array.from_buffers(
+        pa.large_string(), len(ended), [None, *(pa.py_buffer(one) for one in buffers)]
+    )
+    return pc.if_else(pc.is_valid(column), texts, None)

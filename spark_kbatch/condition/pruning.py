@@ -6,13 +6,13 @@ leave every offset and time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from spark_kbatch.condition.binding import All, Bound, Leaf
+from spark_kbatch.condition.binding import Bound, leaves
 from spark_kbatch.condition.evaluation import matching
+from spark_kbatch.condition.tree import AllOf
 from spark_kbatch.model import LONG_MAX, TopicPartition
 
 _LONG_MIN = -LONG_MAX - 1
@@ -40,34 +40,16 @@ def span(condition: Bound, column: str) -> Span:
         column: "offset" or "timestamp".
     """
     low, high = Span()
-    for leaf in _joined_by_and(condition):
-        if leaf.column == column and not leaf.path:
-            one = _of(leaf)
-            low, high = max(low, one.low), min(high, one.high)
+    for leaf in leaves(condition, joined_by=(AllOf,)):
+        if leaf.column != column or leaf.path:
+            continue
+        match leaf.operator, leaf.is_negated:  # whole numbers are compared by these alone
+            case "IN", False:
+                values = leaf.value.to_pylist()
+                low = max(low, min(values, default=LONG_MAX))
+                high = min(high, max(values, default=_LONG_MIN))
+            case "<=", False:
+                high = min(high, leaf.value.as_py())
+            case "<=", True:
+                low = max(low, leaf.value.as_py() + 1)
     return Span(low, high)
-
-
-def _joined_by_and(condition: Bound) -> Iterator[Leaf]:
-    if isinstance(condition, Leaf):
-        yield condition
-    elif isinstance(condition, All):
-        for one in condition.conditions:
-            yield from _joined_by_and(one)
-
-
-def _of(leaf: Leaf) -> Span:
-    """Return the span of a test of whole numbers."""
-    none = Span(LONG_MAX, _LONG_MIN)
-    if leaf.operator == "IN" and not leaf.is_negated:
-        values = leaf.value.to_pylist()
-        return Span(min(values), max(values)) if values else none
-    if leaf.operator == "CONSTANT" and leaf.value == leaf.is_negated:
-        return none
-    match leaf.operator:  # whole numbers are compared by these alone
-        case "=":
-            return Span(leaf.value.as_py(), leaf.value.as_py())
-        case "<=":
-            return Span(high=leaf.value.as_py())
-        case ">=":
-            return Span(low=leaf.value.as_py())
-    return Span()

@@ -8,11 +8,13 @@ import re
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+Drawn = TypeVar("Drawn")
 Row = dict[str, Any]
 Meaning = Callable[[Row], bool | None]
 Condition = tuple[str, Meaning]
@@ -50,7 +52,20 @@ SCHEMA = pa.schema(
     ]
 )
 
-_BYTES = [b"", b"a", b"ab", b"a\xff", b"\xc3\xa4", b"a%", b"a_b", b"\xed\xa0\x80", b"B", b"a\nb"]
+_BYTES = [
+    b"",
+    b"a",
+    b"ab",
+    b"a\xff",
+    b"\xc3\xa4",
+    b"a%",
+    b"a_b",
+    b"\xed\xa0\x80",
+    b"\xed\xa0",
+    b"B\0b\xf0\x9f\x98",
+    b"B",
+    b"a\nb",
+]
 _TEXTS = ["", "a", "ab", "ä", "a%", "a_b", "B", "a'b", "a\\b", "😀", "a\nb"]
 _LONGS = [-(2**63), -1, 0, 1, 5, 2**53 + 1, 2**63 - 1]
 _INTS = [-(2**31), -1, 0, 1, 5, 2**31 - 1]
@@ -64,6 +79,7 @@ _MOMENTS = [
 _DECIMALS = [Decimal("0.00"), Decimal("1.50"), Decimal("-1.25"), Decimal("9999999.99")]
 _NUMBERS = [
     "0",
+    "-0.0",
     "+1",
     "-1",
     "5",
@@ -184,7 +200,7 @@ def _pairs(shown: Callable[[Any], str], values: list[Any]) -> list[tuple[str, An
 
 
 _exact = [(one, Fraction(one)) for one in _NUMBERS]
-_doubles = [(one, _float_literal(one)) for one in [*_NUMBERS, "1e300", "5E-1", "-1e300"]]
+_doubles = [(one, _float_literal(one)) for one in [*_NUMBERS, "1e300", "5E-1", "-1e300", "-0e0"]]
 _of_bytes = [*_pairs(_bytes, _BYTES), *_pairs(_text, _TEXTS)]
 OPERANDS: dict[str, tuple[Callable[[Row], Any], list[tuple[str, Any]]]] = {
     "key": (_field("key"), _of_bytes),
@@ -257,7 +273,7 @@ def _in(values: list[Any], *, has_null: bool) -> Callable[[Any], bool | None]:
 
 
 def _java_text(value: bytes) -> str:
-    return re.sub(rb"\xed[\xa0-\xbf][\x80-\xbf]", b"\xff", value).decode(errors="replace")
+    return re.sub(rb"\xed[\xa0-\xbf][\x80-\xbf]?", b"\xff", value).decode(errors="replace")
 
 
 def _likes(text: str, pattern: str) -> bool:
@@ -335,3 +351,23 @@ def conditions() -> st.SearchStrategy[Condition]:
         )
 
     return st.recursive(tests(), joined, max_leaves=8)
+
+
+def drawn(strategy: st.SearchStrategy[Drawn], count: int, by_seed: int) -> list[Drawn]:
+    """Return so many examples of a strategy, by a seed."""
+    found = list[Drawn]()
+
+    @seed(by_seed)
+    @settings(
+        max_examples=count,
+        phases=[Phase.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def collect(one: Drawn) -> None:
+        found.append(one)
+
+    collect()
+    return found

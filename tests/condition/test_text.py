@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import re
 
 import pyarrow as pa
@@ -10,16 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch.condition.binding import Leaf, bind
-from spark_kbatch.condition.text import parse
-from spark_kbatch.condition.tree import Not, Test
+from spark_kbatch.condition.binding import Leaf, bind, leaves
+from spark_kbatch.condition.evaluation import matching
+from spark_kbatch.condition.text import BYTES_MAX, LEVELS_MAX, LITERALS_MAX, parse
+from spark_kbatch.condition.tree import Predicate
 from spark_kbatch.errors import ConfigError
 from tests.condition.interpreted import SCHEMA
 
 # Text, the character that is named, and what is said of it.
 REFUSED = [
     ('key = "a"', 7, "double quotes"),
-    ("key = 'a' 'b'", 11, "two texts in a row"),
+    ("key = 'a' 'b'", 7, "two texts in a row"),
     ("offset = 5L", 10, "suffixes"),
     ("offset = 1.5BD", 10, "suffixes"),
     ("offset = 5 -- five", 12, "comments"),
@@ -47,7 +49,7 @@ REFUSED = [
     ("offset NOT = 5", 12, "IN, BETWEEN or LIKE"),
     ("offset BETWEEN 1 OR 2", 18, "the upper literal"),
     ("offset = .5", 10, "a literal"),
-    ("offset + 1 = 5", 8, "no meaning"),
+    ("offset + 1 = 5", 8, "a comparison"),
     ("offset = 'a", 10, "not closed"),
     ("`offset = 5", 1, "not closed"),
     ("TRUE", 5, "after a literal"),
@@ -71,7 +73,6 @@ REFUSED = [
     ("key LIKE 'a!b' ESCAPE '!'", 10, "stands before 'b'"),
     ("key LIKE 'a' ESCAPE '!!'", 21, "takes one character"),
     ("key LIKE 5", 10, "a text in single quotes"),
-    ("NOT " * 101 + "value.flag", 401, "100 levels"),
     ("(" * 101 + "value.flag" + ")" * 101, 101, "100 levels"),
     ("offset IN (" + "5," * 10_000 + "5)", 20_012, "10000 literals"),
     # Names and types.
@@ -84,7 +85,7 @@ REFUSED = [
     ("value = 'a'", 1, "a struct, of which IS NULL"),
     ("headers LIKE 'a'", 1, "an array, of which IS NULL"),
     ("value.entries = 'a'", 1, "a map, of which IS NULL"),
-    ("offset", 1, "alone no condition"),
+    ("offset", 1, "BIGINT; write a comparison"),
     ("offset = '5'", 10, "offset is BIGINT; write a number"),
     ("offset = 5e0", 10, "without exponent"),
     ("partition = TRUE", 13, "partition is INT"),
@@ -117,7 +118,7 @@ def test_what_is_not_taken_is_refused_with_its_place(text: str, character: int, 
 @pytest.mark.parametrize("text", ["", "  ", None, 5, "\ud800", "key = '" + "a" * (64 << 10) + "'"])
 def test_what_is_no_text_is_refused(text: object) -> None:
     with pytest.raises(ConfigError, match="option 'where'"):
-        parse(text, "option 'where'")  # type: ignore[arg-type]
+        parse(text, "option 'where'")
 
 
 def test_a_name_that_is_there_in_several_cases_is_taken_as_written() -> None:
@@ -137,15 +138,80 @@ def test_escapes_are_those_of_spark() -> None:
     schema = pa.schema([("key", pa.string())])
     found = bind(parse(r"key = '\n\t\\\'\"\0\Z\u00e4\U0001F600\101\q\%\_'''"), schema)
     assert isinstance(found, Leaf)
-    assert found.value.as_py() == "\n\t\\'\"\0\x1aä😀Aq\\%\\_'"
+    assert found.value[0].as_py() == "\n\t\\'\"\0\x1aä😀Aq\\%\\_'"
 
 
 def test_as_many_levels_as_are_taken_are_parsed() -> None:
-    assert isinstance(parse("(" * 100 + "value.flag" + ")" * 100), Test)
-    assert isinstance(parse("NOT " * 100 + "value.flag"), Test)
-    assert isinstance(parse("NOT " * 99 + "value.flag"), Not)
-    nested = "NOT (" * 50 + "value.flag OR offset = 1" + ")" * 50
-    assert bind(parse(nested), SCHEMA)
+    assert isinstance(parse("(" * 100 + "value.flag" + ")" * 100), Predicate)
+    for count in (10_000, 9_999):
+        found = parse("NOT " * count + "value.flag")
+        assert isinstance(found, Predicate)
+        assert found.is_negated is bool(count % 2)
+
+
+def test_the_deepest_condition_is_bound_sent_and_evaluated() -> None:
+    level = "value.flag AND NOT offset = 1 OR partition < 5 AND NOT ("
+    text = level * LEVELS_MAX + "offset = 1" + ")" * LEVELS_MAX
+    bound = pickle.loads(pickle.dumps(bind(parse(text), SCHEMA)))
+    assert len(list(leaves(bound))) == 3 * LEVELS_MAX + 1
+    partition = pa.scalar(3, pa.int32())
+    found = matching(bound, {"offset": pa.array([1, 2]), "partition": partition})
+    assert found.to_pylist() == [True, True]
+
+
+def test_as_many_literals_as_are_taken_are_bound() -> None:
+    listed = ",".join(str(n) for n in range(LITERALS_MAX))
+    found = bind(parse(f"offset IN ({listed})"), SCHEMA)
+    assert isinstance(found, Leaf)
+    assert len(found.value) == LITERALS_MAX
+    with pytest.raises(ConfigError, match="more than 10000 literals"):
+        parse(f"offset IN ({listed}, 5)")
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "'",
+        "''",
+        r"\'",
+        "`",
+        "' ",
+        "'' ",
+        "(",
+        "NOT ",
+        "5.",
+        "5e",
+        "X'",
+        "DATE'",
+        "a.",
+        "a[",
+        "--",
+        "%",
+    ],
+)
+@pytest.mark.parametrize("before", ["", "key = '", "key LIKE '%", "`"])
+def test_a_long_text_of_one_piece_is_refused(before: str, piece: str) -> None:
+    text = before + piece * ((BYTES_MAX - 1 - len(before)) // len(piece)) + ";"
+    with pytest.raises(ConfigError, match=r"^where: at character [0-9]+, "):
+        bind(parse(text), SCHEMA)
+
+
+def test_the_longest_text_is_taken() -> None:
+    text = "key = '" + "a" * (BYTES_MAX - 8) + "'"
+    assert isinstance(bind(parse(text), SCHEMA), Leaf)
+    assert isinstance(bind(parse(text.replace("key = '", "key!='")), SCHEMA), Leaf)
+    with pytest.raises(ConfigError, match="more than 65536"):
+        parse(text + " ")
+
+
+def test_the_pattern_of_like_takes_each_character_as_itself() -> None:
+    schema = pa.schema([("key", pa.string())])
+    for number in range(1, 0x180):
+        shown = chr(number).replace("\\", "\\" * 4).replace("'", "''")
+        found = bind(parse(f"key LIKE '{shown}'"), schema)
+        rows = pa.array([chr(number), chr(number) * 2, chr(number + 1)])
+        is_all = chr(number) in "%_"
+        assert matching(found, {"key": rows}).to_pylist() == [True, chr(number) == "%", is_all]
 
 
 WORDS = ["key", "offset", "value", ".", "[", "]", "(", ")", "'a'", "'", "`", "5", "-", "=", "<", "IN", "NOT", "AND", "OR", "LIKE", "ESCAPE", "IS", "NULL", "BETWEEN", "TIMESTAMP", "X'00'", "\\", "\0", "ä", ","]  # fmt: skip
