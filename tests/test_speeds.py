@@ -25,7 +25,8 @@ def test_pages_show_the_picture(page: str) -> None:
 
 
 def test_the_picture_has_each_comparison_with_its_figure_and_colours_for_dark_pages() -> None:
-    drawn = ElementTree.fromstring(speeds.drawn({**spans(), "write/kafka": Span(3.14, 6.5)}))
+    found = {one.key: Span(1.0, 2.0) for one in COMPARISONS} | {"write/kafka": Span(3.14, 6.5)}
+    drawn = ElementTree.fromstring(speeds.drawn(found))
     texts = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
 
     assert {one.other for one in COMPARISONS} <= set(texts)
@@ -36,7 +37,7 @@ def test_the_picture_has_each_comparison_with_its_figure_and_colours_for_dark_pa
 
 
 def test_every_stored_figure_is_shown_and_says_where_when_and_how_it_was_measured() -> None:
-    assert spans().keys() == {one.key for one in COMPARISONS}
+    assert spans().keys() <= {one.key for one in COMPARISONS}
     measures = {one.key: one.command for one in COMPARISONS}
     for run in speeds.stored_runs():
         assert run["machine"]

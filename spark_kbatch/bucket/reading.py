@@ -112,7 +112,7 @@ class BucketView:
                         yield offset, time_ms
 
     def start_by_time(self, timestamp_ms: int, *, end_offset: int) -> int:
-        """Return the start of the first extent that may have a record of that time or later; it reads no object."""
+        """Return the start of the first extent that may have a record of that time or later."""
         extents = (one for one in self._extents() if one.start_offset < end_offset)
         starts = (one.start_offset for one in extents if one.extent.last_ms >= timestamp_ms)
         return next(starts, end_offset)

@@ -53,7 +53,7 @@ isolation_level_option = click.option(
 where_option = click.option(
     "--where",
     metavar="CONDITION",
-    help="Only records that this condition is true for, in Spark's spelling: \"key = 'a' AND offset >= 5\".",
+    help="Only records that this condition is true for: \"key = 'a' AND offset >= 5\".",
 )
 TIME_HELP = "milliseconds since 1970, or an ISO 8601 time, which is in UTC unless it has a zone"
 _REGISTRY_HELP = (

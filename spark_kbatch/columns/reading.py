@@ -166,7 +166,7 @@ class PinnedColumns:
 
 @dataclass(frozen=True)
 class PinnedWhere:
-    """The condition of one read, and the columns that it sees: all that the formats of the read give."""
+    """The condition of one read, and the columns that it sees: all that the read's formats give."""
 
     condition: Bound
     columns: PinnedColumns
@@ -327,7 +327,7 @@ def shown_as_json(
 
 
 def seen_by_condition(registry: Any, keywords: Mapping[str, Any], topic: str) -> TypedColumns:
-    """Return the columns that a condition sees where `shown_as_json` prints JSON; arguments and errors as there."""
+    """Return what a condition sees where `shown_as_json` prints JSON; arguments and errors as there."""
     if not keywords:
         return BYTES
     return pinned(parse_value_keywords(registry, keywords, [topic])).typed(remedy=IN_ARGUMENTS)

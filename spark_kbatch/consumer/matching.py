@@ -1,14 +1,14 @@
-"""The rows of a read that its condition is TRUE for, and what of the read need not be looked at for that.
+"""The rows of a read that its condition is TRUE for, and what need not be looked at for that.
 
-Record columns that a condition tests are decoded first, and then, of those rows that can still match, the keys and
-values that it tests. So in mode FAILFAST a value that cannot be decoded is an error only if the rest of the condition
-leaves its row.
+Record columns that a condition tests are decoded first, and then, of those rows that can still
+match, the keys and values that it tests. So in mode FAILFAST a value that cannot be decoded is an
+error only if the rest of the condition leaves its row.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,7 +34,7 @@ Decoded: TypeAlias = tuple[pa.RecordBatch, dict[str, DecodedColumn]]
 
 
 def bound(text: str, schema: pa.Schema, name: str) -> Bound:
-    """Parse a condition, and bind it to the columns of rows; raises ConfigError as `parse` and `bind`."""
+    """Parse a condition, and bind it to the columns of rows; raises as `parse` and `bind`."""
     return bind(parse(text, name), schema, name)
 
 
@@ -57,7 +57,9 @@ class Where:
         topic_partition: TopicPartition,
         headers_of: HeadersOf | None = None,
     ) -> Iterator[Decoded]:
-        """Yield the records that match, with the keys and values that were decoded for that; none that are empty.
+        """Yield the records that match, with the keys and values that were decoded for that.
+
+        No batch that is yielded is empty.
 
         Raises:
             RecordDeserializationError: as `TypedColumns.decoded`.
@@ -67,36 +69,29 @@ class Where:
             "topic": pa.scalar(topic),
             "partition": pa.scalar(partition, pa.int32()),
         }
-
-        def columns(
-            records: pa.RecordBatch, decoded: Mapping[str, DecodedColumn]
-        ) -> dict[str, Any]:
-            found = dict(known)
-            for one in self._columns:
-                if one.is_of(self.typed):
-                    if decoded:
-                        found[one.name] = decoded[one.source].part(one.part)
-                elif one.source:
-                    found[one.name] = records.column(one.source)
-            return found
-
+        found = self._kept(batch, {}, known)
         if not self._typed_names:
-            yield from self._kept(batch, {}, columns(batch, {}))
+            yield from found
             return
-        for records, _ in self._kept(batch, {}, columns(batch, {})):
+        for records, _ in found:
             for part, decoded in self.typed.decoded(
                 records, self._typed_names, topic_partition, headers_of
             ):
-                yield from self._kept(part, decoded, columns(part, decoded))
+                yield from self._kept(part, decoded, known)
 
     def _kept(
-        self, records: pa.RecordBatch, decoded: dict[str, DecodedColumn], columns: dict[str, Any]
+        self, records: pa.RecordBatch, decoded: dict[str, DecodedColumn], known: Mapping[str, Any]
     ) -> Iterator[Decoded]:
+        columns = dict(known)
+        for one in self._columns:
+            if one.source in decoded and one.is_of(self.typed):
+                columns[one.name] = decoded[one.source].part(one.part)
+            elif one.source and not one.is_of(self.typed):
+                columns[one.name] = records.column(one.source)
         found = matching(self.condition, columns)
         if isinstance(found, pa.Scalar):
-            count = records.num_rows if found.as_py() else 0
-        else:
-            count = found.true_count
+            found = pa.repeat(found, records.num_rows)
+        count = found.true_count
         if 0 < count < records.num_rows:
             kept = np.flatnonzero(found.fill_null(False))
             records = records.filter(found)
@@ -111,10 +106,19 @@ def windows(
     condition: Bound,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Return the offsets, the last one exclusive, outside of which no record of a view matches, by partition.
+    """Return the offsets outside of which no record of a view matches, by partition.
 
-    Partitions of which none can match are left out. Times are looked up in those that have a view. Past the end of its view a partition has no bound but that of
-    the condition's own offsets: there may be more when it is read.
+    Partitions of which none can match are left out. Past the end of its view a partition has no bound
+    but that of the condition's own offsets: there may be more when it is read.
+
+    Args:
+        ranges: of the read.
+        views: of those partitions in which the condition's times are looked up.
+        condition: of the read.
+        isolation: decides where a view ends.
+
+    Returns:
+        The first offset and the end, exclusive.
     """
     offsets, times_ms = span(condition, "offset"), span(condition, "timestamp")
     if offsets.low > offsets.high or times_ms.low > times_ms.high:
@@ -132,7 +136,7 @@ def windows(
     return found
 
 
-def warn_of_other_topics(condition: Bound, topics: Sequence[str]) -> None:
+def warn_of_other_topics(condition: Bound, topics: Collection[str]) -> None:
     """Log a warning if a condition asks for topics alone that are not read."""
     for leaf in leaves(condition):
         if leaf.column == "topic" and leaf.operator in ("=", "IN") and not leaf.is_negated:
@@ -141,6 +145,7 @@ def warn_of_other_topics(condition: Bound, topics: Sequence[str]) -> None:
             if missing:
                 logger.warning(
                     "the condition names topics that are not read: %s; read are: %s",
-                    ", ".join(missing), ", ".join(sorted(topics)) or "none",
-                )  # fmt: skip
+                    ", ".join(missing),
+                    ", ".join(sorted(topics)) or "none",
+                )
                 return

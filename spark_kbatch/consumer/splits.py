@@ -208,7 +208,7 @@ def _needs_split(ranges: Sequence[OffsetRange], options: ReadOptions) -> bool:
 def _known(
     one: OffsetRange, view: LogView, options: ReadOptions, within: Within | None = None
 ) -> OffsetRange:
-    """Return an offset range with EARLIEST and LATEST looked up, limited to what the log holds now, and is needed."""
+    """Return a range with EARLIEST and LATEST looked up, as far as the log holds it, and it is needed."""
     first, last = view.offsets.log_start_offset, view.offsets.end_offset(options.isolation_level)
     start, end = (number(n, view.offsets, options.isolation_level) for n in one[1:])
     tp = one.topic_partition

@@ -210,8 +210,8 @@ class StreamPlanner:
     ) -> list[tuple[StreamPiece, ...]]:
         """Return the ranges of the micro-batch between two offsets, for each task, as the options say.
 
-        Without what cannot match a condition by its partition or its offsets; all that is told and checked is as
-        without one.
+        Without what cannot match a condition by its partition or its offsets; all that is told and
+        checked is as without one.
 
         Raises:
             ConfigError: `start` or `end` is no offset of such a query.
@@ -238,14 +238,16 @@ class StreamPlanner:
             self._ensure_available(last, self._latest, seen)
         ranges = [one for one in self._ranges(first, last, seen) if one.start < one.end]
         self._tell_processed(first, seen.views, seen.ids)
-        self._planned = last
         # A query that comes from a place without ids goes on with those of this one.
         ids = {**seen.ids, **last.ids}
         within = None
         if condition is not None:
             from spark_kbatch.consumer import matching  # noqa: PLC0415  for reads that have one
 
+            if self._planned is None:
+                matching.warn_of_other_topics(condition, {tp.topic for tp in last.offsets})
             within = matching.windows(ranges, {}, condition)
+        self._planned = last
         return [
             tuple(
                 StreamPiece(one.wanted, ids.get(one.wanted.topic_partition.topic, ""))

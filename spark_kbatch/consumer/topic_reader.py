@@ -84,8 +84,10 @@ class TopicReader:
         if condition is not None:
             from spark_kbatch.consumer import matching  # noqa: PLC0415  above
 
-            matching.warn_of_other_topics(condition, list(topics.ids))
-            within = matching.windows(ranges, views, condition, options.isolation_level)
+            matching.warn_of_other_topics(condition, topics.ids)
+            # Without its id no one sees that a topic was recreated before an action reads it.
+            same = {tp: view for tp, view in views.items() if topics.ids[tp.topic]}
+            within = matching.windows(ranges, same, condition, options.isolation_level)
         tasks = splits.tasks(ranges, views, options, self.source, within)
         for name in {one.topic_partition.topic for one in ranges}:
             self._ensure_same(name, topics.ids[name], "while this read was planned")

@@ -9,6 +9,9 @@ yields as many ready-made batches. Peers: `format("kafka")`; confluent-kafka's
 kafka-python for records sent one by one; aiokafka for those that are awaited; Kafka's own producer for
 batches of 16 KiB, its default, and how many of them a request has.
 
+The rows of one key of 100,000 are read by a condition, `where`, beside the connector's rows and Spark's filter:
+20 million rows, or KBATCH_BENCH_WHERE_ROWS.
+
 A micro-batch of 100 rows, from topic to topic, is compared with the same on an embedded log: the ratio of
 the two median times.
 
@@ -39,6 +42,7 @@ from spark_kbatch.consumer.reading import PIECE_BYTES
 from tests.support.bench_sessions import bench_session
 from tests.support.interleaved import Candidate, Rates, bulk_rows, interleave
 from tests.support.kafka import Broker, Kafka, WarmKafka
+from tests.support.keyed_rows import ROWS_OF_A_KEY, WHERE_ROWS, keyed_rows, one_key, say_bytes
 from tests.support.memory_folder import memory_folder
 from tests.support.spark_sources import BareSource
 from tests.support.speeds import WITH_BROKER, store_speeds
@@ -53,6 +57,7 @@ READY = "ready-made rows"
 CONFLUENT, KAFKARROW = 10.0, 1.0
 PYTHON, SEND = "kafka-python, to a broker", 2.0
 AWAITED = 3.0  # times aiokafka
+ONE_KEY, A_KEY = "kbatch, where", 8.0  # times Spark's connector and a filter
 MICRO_BATCH = 1.2  # times an embedded log
 MICRO_BATCHES, MICRO_BATCH_ROWS = 40, 100
 
@@ -218,6 +223,42 @@ def bench_through_spark(
     for what, jobs in (("read", reading), ("write", writing)):
         for name, job in jobs.items():
             targets.say(f"{what}, {name}: {job.cpu(millions)}")
+
+
+def bench_one_key(spark: SparkSession, broker: Broker, targets: Targets) -> None:
+    """The rows of one key: by a condition of the source, and by Spark's filter of the connector's rows."""
+    topic = "keyed"
+    broker.create_topic(topic, partitions=PARTITIONS)
+    sink = keyed_rows(spark, 0, WHERE_ROWS).write.format("kbatch").mode("append")
+    sink.option("kafka.bootstrap.servers", broker.address).option("topic", topic).save()
+    key = one_key(7)
+
+    def collect(source: str, **options: str) -> None:
+        options |= {"kafka.bootstrap.servers": broker.address, "subscribe": topic}
+        found = spark.read.format(source).options(**options).load()
+        if not options.get("where"):
+            found = found.filter(F.col("key") == F.lit(key.encode()))
+        assert len(found.select("key", "value").collect()) == ROWS_OF_A_KEY
+
+    where = f"key = '{key}'"
+    jobs = {
+        ONE_KEY: Job(lambda: collect("kbatch", where=where), broker),
+        "kbatch and Spark's filter": Job(lambda: collect("kbatch"), broker),
+        "kafka and Spark's filter": Job(lambda: collect("kafka"), broker),
+    }
+    millions = WHERE_ROWS / MILLION
+    rates = interleave({name: Candidate(job.run, millions) for name, job in jobs.items()}, rounds=5)
+    title = f"One key of {WHERE_ROWS // ROWS_OF_A_KEY:,}, {millions:g} M rows, none"
+    wanted = {(ONE_KEY, "kafka and Spark's filter"): A_KEY}
+    targets.rates(rates, title, "M rows/s", wanted)
+    for name, job in jobs.items():
+        targets.say(f"one key, {name}: {job.cpu(millions)}")
+    if WHERE_ROWS >= 20 * MILLION:
+        of_key = rates.ratio(ONE_KEY, "kafka and Spark's filter")
+        store_speeds(WITH_BROKER, {"one key/kafka": of_key})
+    with spark_kbatch.connect(broker.address) as cluster:
+        say_bytes(cluster, topic, [where], targets)
+        cluster.delete_topic(topic)
 
 
 # Micro-batches.

@@ -10,6 +10,9 @@ batches, plus the time that the codec's library alone takes for the same bytes, 
 Without one, a limit is computed in the same way from the time that the file system takes to store, or to
 fetch, the bytes of the log. No source that stores its rows is faster; a target does not depend on it.
 
+A condition (`where`) is compared with Spark's own filter of the same read, with a read of no rows, and with
+one of a topic that has the rows alone; KBATCH_BENCH_WHERE_ROWS says of how many, 20 million by default.
+
 Planning and first use are latencies, in times of the same on an empty cluster, and in seconds.
 
 Before and after a change: `make bench`, then read the ratios.
@@ -40,6 +43,14 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import compression
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, walk
 from tests.support.interleaved import Candidate, Rates, interleave
+from tests.support.keyed_rows import (
+    ROWS_OF_A_KEY,
+    WHERE_ROWS,
+    keyed_rows,
+    one_key,
+    say_bytes,
+    time_of_row,
+)
 from tests.support.spark_sources import BareSource
 from tests.support.speeds import WITH_FOLDER, store_speeds
 from tests.support.targets import Targets
@@ -304,6 +315,77 @@ def add_limit(rates: Rates, name: str, *, bridge: str, work: str) -> None:
     """Add the rate at which the bridge's work and some other, shared by all cores, are done."""
     pairs = zip(rates.rates[bridge], rates.rates[work], strict=True)
     rates.rates[name] = [1 / (1 / one + 1 / (CORES * other)) for one, other in pairs]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def bench_where(spark: SparkSession, codec: str, memory_path: Path, targets: Targets) -> None:
+    """Only some rows: by a condition of the source, beside Spark's filter of all; bytes are counted."""
+    spark.dataSource.register(BareSource)
+    log, late = memory_path / "log", memory_path / "late"
+    middle = WHERE_ROWS // 100 * 99
+    write(keyed_rows(spark, 0, middle), "kbatch", log, codec)
+    for path in (log, late):
+        write(keyed_rows(spark, middle, WHERE_ROWS), "kbatch", path, codec)
+    with Cluster(str(log)) as cluster:
+        cluster.create_topic("empty", PARTITIONS)
+    a_key = f"key = '{one_key(7)}'"
+    a_hundred = "partition = 1 AND offset BETWEEN 1000 AND 1099"
+    since = f"timestamp >= TIMESTAMP '{time_of_row(middle)}Z'"
+
+    def found(where: str, count: int) -> Callable[[], None]:
+        frame = spark.read.format("kbatch").option("subscribe", "t").option("where", where)
+
+        def collect() -> None:
+            assert len(frame.load(str(log)).select("key", "value").collect()) == count
+
+        return collect
+
+    def filtered() -> None:
+        rows = log_at(spark, log).filter(F.col("key") == F.lit(one_key(7).encode()))
+        assert len(rows.select("key", "value").collect()) == ROWS_OF_A_KEY
+
+    def consumed(where: str = "", path: Path = log) -> Callable[[], None]:
+        frame = spark.read.format("kbatch").option("subscribe", "t")
+        frame = frame.option("where", where) if where else frame
+        return lambda: consume(frame.load(str(path)))
+
+    empty = spark.read.format("kbatch").option("subscribe", "empty")
+    millions = WHERE_ROWS / MILLION
+    title = f"{millions:g} M rows, {WHERE_ROWS // ROWS_OF_A_KEY:,} keys, {codec}"
+    rates = interleave(
+        {
+            "one key": Candidate(found(a_key, ROWS_OF_A_KEY), millions),
+            "Spark's filter": Candidate(filtered, millions),
+            "all match": Candidate(consumed("key IS NOT NULL AND timestamp >= TIMESTAMP '2000-01-01 00:00:00Z'"), millions),
+            "no condition": Candidate(consumed(), millions),
+        },
+        rounds=ROUNDS,
+    )  # fmt: skip
+    wanted = {
+        ("one key", "Spark's filter"): 4.0 if codec == "none" else 2.0,
+        ("all match", "no condition"): 1 / 1.1,
+    }
+    targets.rates(rates, f"where, {title}", "M rows/s", wanted)
+    few = interleave(
+        {
+            "100 rows by offset": Candidate(found(a_hundred, 100), 1),
+            "an empty topic": Candidate(lambda: empty.load(str(log)).collect(), 1),
+        },
+        rounds=2 * ROUNDS,
+    )
+    wanted = {("100 rows by offset", "an empty topic"): 1 / 1.15}
+    targets.rates(few, f"where, {title}, 100 rows", "a second", wanted)
+    hundredth = interleave(
+        {
+            "the last hundredth": Candidate(consumed(since), millions / 100),
+            "a topic of these alone": Candidate(consumed(path=late), millions / 100),
+        },
+        rounds=2 * ROUNDS,
+    )
+    wanted = {("the last hundredth", "a topic of these alone"): 1 / 1.15}
+    targets.rates(hundredth, f"where, {title}, the last hundredth", "M rows/s", wanted)
+    with Cluster(str(log)) as cluster:
+        say_bytes(cluster, "t", [a_key, a_hundred, since], targets)
 
 
 def bench_planning(spark: SparkSession, memory_path: Path, targets: Targets) -> None:

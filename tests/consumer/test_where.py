@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,18 +14,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.columns.reading import decoders, pinned, pinned_where
+from spark_kbatch.condition.binding import Bound
 from spark_kbatch.consumer import matching, reading
 from spark_kbatch.consumer.rows import ROW_SCHEMA, Rows
 from spark_kbatch.consumer.stream_planner import StreamPlanner
-from spark_kbatch.errors import ConfigError, CorruptRecordError, RecordDeserializationError
+from spark_kbatch.errors import (
+    ConfigError,
+    CorruptRecordError,
+    DataLossError,
+    RecordDeserializationError,
+)
 from spark_kbatch.model import OffsetRange
+from spark_kbatch.opening.stores import open_for_reading
 from spark_kbatch.options.read import parse_read_options, parse_stream_read_options
 from spark_kbatch.record.header import LOG_APPEND_TIME
-from tests.consumer.test_batch_reads import write
+from tests.consumer.test_batch_reads import recreate, write
 from tests.consumer.test_reading import A0, ListFetcher
 from tests.support import builders, reference
+from tests.support.broker_dirs import a_partition
 from tests.support.store import reader_of
 
 T = "TIMESTAMP '1970-01-01 00:00:00.{:06}Z'"  # of so many us
@@ -39,8 +49,8 @@ class Load:
         self._columns = pinned(self._options.values)
         self._where = pinned_where(self._options.where, self._columns)
         assert self._where is not None
-        self._reader = reader_of(topics)
-        self.tasks = self._reader.plan(self._options, self._where.condition)
+        self.reader = reader_of(topics)
+        self.tasks = self.reader.plan(self._options, self._where.condition)
 
     def ranges(self) -> list[tuple[int, int, int]]:
         """Return the pieces of all tasks: partition, start and end."""
@@ -54,7 +64,7 @@ class Load:
         return [
             (row["partition"], row["offset"])
             for task in self.tasks
-            for batch in self._reader.read_task(task, names, self._options, action, typed, where)
+            for batch in self.reader.read_task(task, names, self._options, action, typed, where)
             for row in batch.to_pylist()
         ]
 
@@ -105,13 +115,57 @@ def test_deleted_records_are_no_loss_to_a_piece_that_starts_later(cluster: Clust
     assert load.collect() == [(0, one) for one in range(6, 10)]
 
 
+def test_a_start_by_time_is_not_used_for_a_topic_that_was_recreated(cluster: Cluster) -> None:
+    where = f"timestamp >= {T.format(4000)}"
+    strict, lenient = Load(cluster, where), Load(cluster, where, failOnDataLoss="false")
+    assert strict.collect() == lenient.collect()
+    recreate(cluster)
+    with pytest.raises(DataLossError, match="'t' was deleted and created"):
+        strict.collect("2")
+    assert lenient.collect("2") == []
+
+
+def test_a_topic_without_an_id_may_be_another_one_when_it_is_read_again(tmp_path: Path) -> None:
+    """Such are those of old brokers; then nothing is left out by a time that an index told."""
+    folder = a_partition(tmp_path / "t-0", {0: _batches([[1], [2], [9], [3]])}, index=False)
+    has_id = Load(open_for_reading(str(tmp_path)), f"timestamp >= {T.format(8000)}")
+    assert has_id.ranges() == [(0, 2, -1)]
+    (folder / "partition.metadata").unlink()
+    load = Load(open_for_reading(str(tmp_path)), f"timestamp >= {T.format(8000)} AND offset < 9")
+    assert load.ranges() == [(0, -2, 9)]
+    assert load.collect("1") == [(0, 2)]
+    (folder / f"{0:020d}.log").write_bytes(b"".join(_batches([[9], [1, 9]])))
+    load.reader = reader_of(open_for_reading(str(tmp_path)))
+    assert load.collect("2") == [(0, 0), (0, 2)]
+
+
 def test_topics_that_are_not_read_are_told(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
+    where = "topic IN ('t', 'u')"
     with caplog.at_level(logging.WARNING):
-        assert Load(cluster, "topic IN ('t', 'u')").collect()
+        assert Load(cluster, where).collect()
     (told,) = caplog.messages
     assert "not read: u; read are: t" in told
+    caplog.clear()
+    planner, condition = _stream(cluster, where, maxOffsetsPerTrigger="5")
+    start = planner.initial()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            end = planner.latest(start)
+            assert planner.plan(start, end, condition)
+            start = end
+    (told,) = caplog.messages
+    assert "not read: u; read are: t" in told
+
+
+def _stream(cluster: Cluster, where: str, **given: str) -> tuple[StreamPlanner, Bound]:
+    """Return the planner of a stream, and its condition."""
+    both = {"path": str(cluster.path), "subscribe": "t", "startingOffsets": "earliest"}
+    options = parse_stream_read_options({**both, "where": where, **given})
+    found = pinned_where(options.where, pinned(options.values))
+    assert found is not None
+    return StreamPlanner(options, lambda: reader_of(cluster).source, lambda: 0), found.condition
 
 
 def test_a_stream_has_pieces_of_what_can_match_and_all_its_offsets(cluster: Cluster) -> None:
@@ -237,6 +291,32 @@ def test_a_bad_value_is_an_error_if_the_other_tests_leave_its_row(tmp_path: Path
             mode="PERMISSIVE",
         )
         assert rows.read_all().to_pylist() == [{"value": "two", "value_error": None}]
+
+
+def test_fields_of_values_are_tested_though_no_column_has_them(tmp_path: Path) -> None:
+    fields = [{"name": "n", "type": ["null", "long"]}, {"name": "room", "type": "string"}]
+    schema = json.dumps({"type": "record", "name": "R", "fields": fields})
+    how = {"value_format": "avro", "value_schema": schema}
+    rows = [{"n": n if n % 3 else None, "room": "ab"[n % 2]} for n in range(9)]
+    with Cluster(str(tmp_path), create=True) as cluster:
+        cluster.create_topic("t", partitions=1)
+        with cluster.producer() as producer:
+            values = spark_kbatch.encode_values(pa.array(rows), value_schema=schema)
+            producer.send_arrow("t", {"value": values})
+        for where, expected in (
+            ("value.n >= 4 AND value.room = 'a'", [4, 8]),
+            ("NOT value.n < 8 OR offset = 0", [0, 8]),
+            ("value.n IS NULL AND value.room LIKE '_'", [0, 3, 6]),
+        ):
+            found = cluster.read("t", where=where, columns=["offset"], **how)
+            assert found.read_all()["offset"].to_pylist() == expected
+            load = Load(
+                cluster, where, **{one.replace("_", "."): text for one, text in how.items()}
+            )
+            assert load.collect() == [(0, one) for one in expected]
+        only = {**how, "value_fields": "room"}
+        with pytest.raises(ConfigError, match=r"value\.n"):
+            cluster.read("t", where="value.n = 1", **only)
 
 
 def test_a_damaged_batch_is_an_error_though_its_header_says_that_it_cannot_match() -> None:

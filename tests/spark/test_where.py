@@ -164,6 +164,7 @@ def test_a_stream_has_those_rows_and_counts_them(
     )
     query.awaitTermination()
     assert [one for batch in batches for one in batch] == [(0, n) for n in range(1, 10, 2)]
+    assert sum(progress.numInputRows for progress in query.recentProgress) == 5
     (source,) = query.recentProgress[0]["sources"]
     ends = str(source["endOffset"]).replace("'", '"')
     assert '"0": 10' in ends or '"0":10' in ends

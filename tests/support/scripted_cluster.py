@@ -65,6 +65,7 @@ class ScriptedCluster:
         self.last_stable: int | None = None  # None for the log's end
         self.local_start = 0  # offsets below are in remote storage
         self.largest_time_at: int | None = None  # offset of the record with the largest time
+        self.offset_by_time: Callable[[int], int] = lambda time_ms: -1  # no answer
         self.cleanup_policy: str | None = "delete"  # None: who asks may not see it
         self.fetches: list[Fetch] = []
         self.on_fetch: Callable[[Fetch], Any] = lambda fetch: None
@@ -156,7 +157,11 @@ class ScriptedCluster:
             partition_index=0,
             error_code=self._refusal(node, asked.current_leader_epoch),
             timestamp=-1,
-            offset=offsets[asked.timestamp],
+            offset=(
+                offsets[asked.timestamp]
+                if asked.timestamp < 0
+                else self.offset_by_time(asked.timestamp)
+            ),
             leader_epoch=self.epoch,
         )
         return ListOffsetsResponse(topics=[topic(name=TOPIC, partitions=[one])])

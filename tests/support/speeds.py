@@ -35,6 +35,7 @@ class Comparison(NamedTuple):
 COMPARISONS = (
     Comparison("read/kafka", "Read", "Spark's Kafka connector", WITH_BROKER),
     Comparison("read named/kafka", "Read", "the same, with columns named", WITH_BROKER),
+    Comparison("one key/kafka", "Read", "one key: the same, and a filter", WITH_BROKER),
     Comparison("read/parquet", "Read", "Parquet", WITH_FOLDER),
     Comparison("read/bridge", "Read", "ready-made rows (ceiling)", WITH_FOLDER),
     Comparison("write/kafka", "Write", "Spark's Kafka connector", WITH_BROKER),
@@ -108,11 +109,16 @@ def speeds_markdown() -> str:
     """Return what the picture shows as a Markdown table, and where it was measured."""
     found = spans()
     lines = ["| | | times as fast | measured by |", "|---|---|---|---|"]
-    for one in COMPARISONS:
+    for one in _measured(found):
         lines.append(f"| {one.does.lower()} | {one.other} | {found[one.key]} | `{one.command}` |")
     lines += ["", "Measured:", ""]
     lines += [f"- {run['day']}, `{run['command']}`: {run['machine']}" for run in stored_runs()]
     return "\n".join(lines)
+
+
+def _measured(found: Mapping[str, Span]) -> list[Comparison]:
+    """Return the comparisons that have been measured."""
+    return [one for one in COMPARISONS if one.key in found]
 
 
 # The picture.
@@ -150,7 +156,7 @@ def drawn(found: Mapping[str, Span] | None = None) -> str:
     unit = (_WIDTH - _LEFT - _RIGHT) / most
     marks: list[str] = []
     y, does = _TOP, ""
-    for one in COMPARISONS:
+    for one in _measured(found):
         if one.does != does:
             y, does = y + _HEAD, one.does
             marks.append(_text(24, y - 12, does, "head"))
@@ -168,7 +174,7 @@ def drawn(found: Mapping[str, Span] | None = None) -> str:
         lines.append(f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{y}"/>')
         lines.append(_text(x, y + 18, "1: as fast" if times == 1 else f"{times}", "quiet", anchor="middle"))  # fmt: skip
     height = y + 36
-    told = "; ".join(f"{one.does}, of {one.other}: {found[one.key]}" for one in COMPARISONS)
+    told = "; ".join(f"{one.does}, of {one.other}: {found[one.key]}" for one in _measured(found))
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img">',

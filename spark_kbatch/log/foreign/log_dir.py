@@ -254,7 +254,7 @@ class ForeignLogView:
         return self._log.offset_for_timestamp(timestamp_ms, end_offset=end_offset)
 
     def start_by_time(self, timestamp_ms: int, *, end_offset: int) -> int:
-        """Return an offset before which no record has that time or a later one; `end_offset` if there is none."""
+        """Return the first offset of that time or a later one; `end_offset` if there is none."""
         found = self.offset_for_timestamp(timestamp_ms, end_offset=end_offset)
         return end_offset if found is None else found.offset
 
