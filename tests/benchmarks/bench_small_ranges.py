@@ -75,15 +75,17 @@ def bench_jobs(spark: SparkSession, memory_path: Path, targets: Targets) -> None
 def fill(folder: Path, files: Path) -> None:
     """Write the records into 500 partitions, into 16, and into 500 files."""
     files.mkdir()
-    rows = pa.table({"value": [b"v" * 100] * RECORDS})
+    numbers = [number for number in range(MANY) for _ in range(RECORDS)]
+    rows = pa.table({"value": [b"v" * 100] * len(numbers)})
     with spark_kbatch.open(folder, create=True) as cluster:
         cluster.create_topic("many", MANY)
         cluster.create_topic("few", TASKS_MIN)
         with cluster.producer(flush=False) as producer:
-            for number in range(MANY):
-                producer.send_arrow("many", rows, partition=number)
-                producer.send_arrow("few", rows, partition=number % TASKS_MIN)
-                pq.write_table(rows, files / f"{number}.parquet")
+            for topic, partitions in (("many", MANY), ("few", TASKS_MIN)):
+                of = pa.array([number % partitions for number in numbers], pa.int32())
+                producer.send_arrow(topic, rows.append_column("partition", of))
+    for number in range(MANY):
+        pq.write_table(rows.slice(0, RECORDS), files / f"{number}.parquet")
 
 
 def batch(spark: SparkSession, folder: Path, topic: str, **options: str) -> DataFrame:
