@@ -5,8 +5,8 @@ It is computed from what Spark reports of a trigger, one object for each source:
     endOffset       where the micro-batch ended: a `StreamOffset`
     latestOffset    where the logs ended when it was planned: the same, with the mark `log_ends`
 
-The mark is there because Spark before 4.2 asks a source for no such end, and reports the micro-batch's own as the
-latest offset; a lag made of that would always be 0.
+The mark is there because Spark before 4.2 asks a source for no such end. It reports the micro-batch's own as the latest
+offset, and a lag made of that would always be 0; or none, with Trigger.AvailableNow.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaMicroBatchStream.scala metrics, toString; Spark
 sql/core/.../streaming/runtime/ProgressReporter.scala; PySpark sql/streaming/listener.py SourceProgress.
@@ -15,7 +15,9 @@ sql/core/.../streaming/runtime/ProgressReporter.scala; PySpark sql/streaming/lis
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from spark_kbatch.consumer.stream_planner import (
@@ -30,6 +32,11 @@ from spark_kbatch.options import arguments
 
 # Spark's own connector, which measures with Kafka's client on every version.
 _KAFKA = "KafkaV2["
+TOLD_NO_ENDS = (
+    "a query's progress does not tell where the logs end before Spark 4.2, which is the first to ask its sources for "
+    "that. Use it, or a newer one; or give the source the option 'commit.group.id', and look at the lag of that "
+    "consumer group"
+)
 
 
 class Lag(NamedTuple):
@@ -52,14 +59,11 @@ def lag(progress: Mapping[str, Any] | None) -> Lag | None:
         if end is None:
             continue  # it reads no topics, or has planned nothing yet
         latest, is_log_end = _offset(source.get("latestOffset"))
+        is_of_kafka = str(source.get("description")).startswith(_KAFKA)
+        if not is_of_kafka and (tells_no_log_ends() if latest is None else not is_log_end):
+            raise ConfigError(TOLD_NO_ENDS)
         if latest is None:
             return None  # this micro-batch was planned by an earlier run
-        if not is_log_end and not str(source.get("description")).startswith(_KAFKA):
-            raise ConfigError(
-                "the progress does not tell where the logs end: before 4.2, Spark reports the end of the "
-                "micro-batch as latestOffset. Run the query with Spark 4.2 or newer; or give its source the "
-                "option 'commit.group.id', and look at the lag of that consumer group"
-            )
         for tp, log_end in latest.offsets.items():
             known = not is_another_topic(tp.topic, end.ids, latest.ids)
             read = end.offsets.get(tp, 0) if known else 0
@@ -70,6 +74,11 @@ def lag(progress: Mapping[str, Any] | None) -> Lag | None:
     numbers = behind.values()
     average = sum(numbers) / len(numbers)
     return Lag(min(numbers), max(numbers), average, dict(sorted(behind.items())))
+
+
+def tells_no_log_ends() -> bool:
+    """Return True if this process uses a Spark before 4.2."""
+    return "pyspark" in sys.modules and not find_spec("pyspark.sql.streaming.datasource")
 
 
 def _sources(progress: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:

@@ -9,12 +9,10 @@ Source: Spark sql/core/.../streaming/runtime/ProgressReporter.scala updateIdlene
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -23,7 +21,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from spark_kbatch.consumer.lag import Lag, lag
+from spark_kbatch.consumer.lag import TOLD_NO_ENDS, Lag, lag, tells_no_log_ends
 from spark_kbatch.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,11 +55,8 @@ class LagListener(StreamingQueryListener):
         Raises:
             ConfigError: Spark is older than 4.2, and does not tell where the logs end.
         """
-        if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
-            raise ConfigError(
-                f"PySpark {pyspark.__version__} is installed, and a query's progress tells where the logs end from "
-                "4.2 on. Give the stream the option 'commit.group.id', and look at the lag of that consumer group"
-            )
+        if tells_no_log_ends():
+            raise ConfigError(TOLD_NO_ENDS)
         if on_lag is not None and not callable(on_lag):
             raise ConfigError(f"on_lag is {on_lag!r}; accepted: a function of a progress and a lag")
         self._session, self._on_lag = spark, on_lag

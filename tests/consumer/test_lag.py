@@ -133,7 +133,7 @@ def test_before_4_2_the_lag_is_refused_because_it_would_always_be_0() -> None:
     query = Query(FakeTopics(a=[log(40)]), maxOffsetsPerTrigger=5)
     end = query.next_end()
 
-    with pytest.raises(ConfigError, match=r"before 4\.2.* 'commit\.group\.id'"):
+    with pytest.raises(ConfigError, match=r"before Spark 4\.2.* 'commit\.group\.id'"):
         lag(progress(source(end, end)))
 
 
