@@ -271,8 +271,8 @@ def consume(
     Values without such framing need --value-schema. One that cannot be read ends the command, after
     all records before it, unless --permissive is given.
 
-    With --where, only records that a condition is true for are printed, in Spark's spelling: --last counts records
-    before it, --max-records after it.
+    With --where, only records that a condition is true for are printed, in Spark's spelling: --last
+    counts records before it, --max-records after it.
 
     Of a partition where records are damaged, or a disk is away, all before that are printed. What cannot be read is
     listed once all other partitions are printed; the exit code is 1 then.

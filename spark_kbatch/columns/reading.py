@@ -327,7 +327,7 @@ def shown_as_json(
 
 
 def seen_by_condition(registry: Any, keywords: Mapping[str, Any], topic: str) -> TypedColumns:
-    """Return what a condition sees where `shown_as_json` prints JSON; arguments and errors as there."""
+    """Return what a condition sees where `shown_as_json` prints JSON; takes and raises the same."""
     if not keywords:
         return BYTES
     return pinned(parse_value_keywords(registry, keywords, [topic])).typed(remedy=IN_ARGUMENTS)

@@ -108,8 +108,8 @@ def windows(
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Return the offsets outside of which no record of a view matches, by partition.
 
-    Partitions of which none can match are left out. Past the end of its view a partition has no bound
-    but that of the condition's own offsets: there may be more when it is read.
+    Partitions of which none can match are left out. Past the end of its view a partition has no
+    bound but that of the condition's own offsets: there may be more when it is read.
 
     Args:
         ranges: of the read.

@@ -63,8 +63,8 @@ def read_range(
         on_loss: called with offsets of the range that the log does not hold; raises, or returns for
             the read to go on after them.
         max_decompressed_batch_bytes: a compressed batch that holds more is an error.
-        times_ms: the first and the last time of records that are needed: batches that can have none of
-            them may be left out.
+        times_ms: the first and the last time of records that are needed: batches that can have
+            none of them may be left out.
 
     Raises:
         OffsetOutOfRangeError: the log does not hold the range, unless `on_loss` accepts that.
@@ -175,9 +175,9 @@ def _of_times(
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yield batches, without those whose header says that no record is of these times.
 
-    It has the greatest time, which all records have that got the time of the append. No header has the
-    least one: what looks like it is that of the first record, or of a compaction. Headers of legacy
-    batches are not believed.
+    It has the greatest time, which all records have that got the time of the append. No header has
+    the least one: what looks like it is that of the first record, or of a compaction. Headers of
+    legacy batches are not believed.
 
     Raises:
         CorruptRecordError: the CRC of a batch that is left out does not match.

@@ -46,7 +46,7 @@ RANGE_COST_BYTES = 4 << 20  # of a range by itself; no more has one that is smal
 UNSIZED_OFFSETS_MAX = 1000  # of a small range, where nothing tells its size
 TASKS_MIN = 16  # that small ranges are shared out among
 
-# The first offset and the end of what is needed, by partition; a partition that is not named is not needed.
+# The first offset and the end of what is needed, by partition; one that is not named is not needed.
 Within: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
 
 
@@ -208,7 +208,7 @@ def _needs_split(ranges: Sequence[OffsetRange], options: ReadOptions) -> bool:
 def _known(
     one: OffsetRange, view: LogView, options: ReadOptions, within: Within | None = None
 ) -> OffsetRange:
-    """Return a range with EARLIEST and LATEST looked up, as far as the log holds it, and it is needed."""
+    """Return a range with EARLIEST and LATEST looked up, as far as it is held, and needed."""
     first, last = view.offsets.log_start_offset, view.offsets.end_offset(options.isolation_level)
     start, end = (number(n, view.offsets, options.isolation_level) for n in one[1:])
     tp = one.topic_partition

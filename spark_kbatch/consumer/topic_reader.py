@@ -588,7 +588,7 @@ class TopicReader:
         where: Where,
         isolation: IsolationLevel,
     ) -> OffsetRange:
-        """Return the part of a range of known offsets in which records can match; an empty one if none can."""
+        """Return the part of a range of known offsets in which records can match, perhaps empty."""
         from spark_kbatch.consumer import matching  # noqa: PLC0415  above
 
         within = matching.windows([wanted], views, where.condition, isolation)

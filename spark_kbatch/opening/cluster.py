@@ -492,9 +492,10 @@ class Cluster:
                 one raises CorruptRecordError when its rows are taken.
             registry: of schemas: a URL, a folder, or a mapping with credentials:
                 `{"url": ..., "basic.auth.user.info": "USER:PASSWORD"}`.
-            where: only the rows that this condition is true for, in Spark's spelling: `"key = 'a' AND offset
-                >= 5"`; see docs/where.md. It sees all columns, those that `columns` leaves out too. What it
-                leaves out is not checked. `last` counts records before it.
+            where: only the rows that this condition is true for, in Spark's spelling:
+                `"key = 'a' AND offset >= 5"`; see docs/where.md. It sees all columns, those that
+                `columns` leaves out too. What it leaves out is not checked. `last` counts records
+                before it.
             formats: the options of values as columns, with underscores: `value_format="avro"`,
                 `key_format="string"`, `value_schema="version:3"`, `mode="PERMISSIVE"`; see docs/values.md.
 

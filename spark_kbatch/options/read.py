@@ -267,7 +267,7 @@ def _time_ms(key: str, value: str) -> int:
 
 
 def _where(key: str, value: str) -> str:
-    """Check the grammar of a condition; its names and types are checked where the columns are known."""
+    """Check the grammar of a condition; names and types are checked where columns are known."""
     from spark_kbatch.condition.text import parse  # noqa: PLC0415  for reads that have one
 
     parse(value, f"option {key!r}")

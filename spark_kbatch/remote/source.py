@@ -84,7 +84,7 @@ class RemoteView:
         return found if found is not None and found.offset < end_offset else None
 
     def start_by_time(self, timestamp_ms: int, *, end_offset: int) -> int:
-        """Return an offset before which no record has that time or a later one, 0 if the broker names none.
+        """Return an offset before which no record has that time or a later one, 0 if none is known.
 
         It looks into one segment, and not behind it, so that no answer proves nothing.
         Source: Kafka storage/.../log/UnifiedLog.java fetchOffsetByTimestamp.

@@ -154,7 +154,7 @@ class KBatchDataSource(DataSource):
         return columns
 
     def _where_of(self, options: ReadOptions, columns: PinnedColumns) -> PinnedWhere | None:
-        """Return the condition of a read, which sees the fields too that a user's schema leaves out."""
+        """Return the condition of a read, which also sees fields that a user's schema leaves out."""
         if options.where is None or columns is self._pinned:
             return pinned_where(options.where, columns)
         return pinned_where(options.where, pinned(options.values))

@@ -33,9 +33,9 @@ class LogView(Protocol):
         """Return the first record before `end_offset` with that time or a later one, or None."""
 
     def start_by_time(self, timestamp_ms: int, *, end_offset: int) -> int:
-        """Return an offset, `end_offset` at most, before which no record has that time or a later one.
+        """Return an offset before which no record has that time or a later one.
 
-        0 where that is not known. No record is read for it that an index leads past.
+        It is `end_offset` at most, 0 where it is not known. No record is read for it that an index leads past.
         """
 
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
