@@ -39,7 +39,6 @@ from spark_kbatch.record.columns import number_array, repeated_text
 from spark_kbatch.terminal import to_json
 
 if TYPE_CHECKING:
-    from spark_kbatch.consumer.matching import Where
     from spark_kbatch.values.decoded import DecodedValues, RowError
 
 ROW_SCHEMA = pa.schema(
@@ -305,6 +304,21 @@ class _RowColumn(NamedTuple):
         return self.part != _BYTES and self.source in typed.by_name
 
 
+class RecordChoice(Protocol):
+    """A choice of the records that become rows, by columns that are decoded for that."""
+
+    typed: TypedColumns  # by which keys and values are decoded
+    decoded: list[str]  # names of RECORD_SCHEMA
+
+    def rows(
+        self,
+        batch: pa.RecordBatch,
+        topic_partition: TopicPartition,
+        headers_of: HeadersOf | None = None,
+    ) -> Iterator[tuple[pa.RecordBatch, dict[str, DecodedColumn]]]:
+        """Yield the chosen records of a batch, and what was decoded of them; none that are empty."""
+
+
 class Rows:
     """A converter of decoded records to rows with the requested columns.
 
@@ -317,7 +331,7 @@ class Rows:
         typed: TypedColumns = BYTES,
         *,
         headers_of: HeadersOf | None = None,
-        where: Where | None = None,
+        where: RecordChoice | None = None,
     ) -> None:
         """Set up for rows with these columns.
 
