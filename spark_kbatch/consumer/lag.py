@@ -94,11 +94,11 @@ def _sources(progress: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
 def _offset(told: Any) -> tuple[StreamOffset | None, bool]:
     """Return an offset of a progress, None if it is not one in topics, and whether it has the mark.
 
-    Spark gives it as text, and a progress that was stored as JSON has the object. PySpark writes "null" or "None"
-    where Spark has no offset.
+    Spark gives it as text, which PySpark before 4.2 writes as Python does, and a progress that was stored as JSON has
+    the object. PySpark writes "null" or "None" where Spark has no offset.
     """
     try:
-        value = json.loads(told) if isinstance(told, str) else told
+        value = json.loads(told.replace("'", '"')) if isinstance(told, str) else told
         offset = StreamOffset.from_json(value)
     except ValueError:  # a ConfigError is one
         return None, False

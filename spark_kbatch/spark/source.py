@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_type
@@ -269,8 +270,13 @@ def register(spark: SparkSession) -> None:
     why_unknown = _why_unknown_to_workers(spark)
     if why_unknown:
         warnings.warn(why_unknown, stacklevel=3)
-    with _found_by_planners(spark):
-        spark.dataSource.register(KBatchDataSource)
+    try:
+        with _found_by_planners(spark):
+            spark.dataSource.register(KBatchDataSource)
+    except AnalysisException as error:
+        # Spark 4.0 refuses to register what it has found by itself.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
     # Spark looks up a write's format in the session that is active in the thread. This call makes the
     # session active; PySpark has no call that does only that.
     spark.createDataFrame([], "value string")

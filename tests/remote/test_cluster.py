@@ -388,6 +388,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "topics": "events", "partitions": [0], "start": "earliest", "end": 3, "last": 2,
         "columns": ["value", "offset"], "text": "replace",
         "isolation_level": "read_committed", "max_decompressed_batch_bytes": 1 << 20, "registry": None,
+        "where": "offset >= 0",
     },
     "topic": {"name": "events"},
     "topic_names": {"internal": False},

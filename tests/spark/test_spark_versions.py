@@ -51,6 +51,11 @@ def sent(value: Any) -> Any:
     return pickle.loads(cloudpickle.dumps(value))
 
 
+def test_a_source_that_spark_has_found_by_itself_may_be_registered(spark: SparkSession) -> None:
+    for session in (spark, spark, spark.newSession()):
+        spark_kbatch.register(session)
+
+
 # Before 4.2 Spark compares only the number and the names of columns. What else is wrong, it reads as other data.
 
 
