@@ -20,6 +20,7 @@ from spark_kbatch.condition.evaluation import matching
 from spark_kbatch.condition.text import parse
 from tests.condition import interpreted
 from tests.condition.interpreted import SCHEMA, Condition, Row
+from tests.conftest import SPARK
 from tests.support import draws
 
 pytestmark = pytest.mark.spark
@@ -78,6 +79,8 @@ def _parquet_file(rows: list[Row], folder: Path) -> str:
 
 def _for_spark(text: str) -> str:
     text = BEYOND_BIGINT.sub(r"CAST('\g<0>' AS DECIMAL(19, 0))", text)
+    if SPARK < (4, 1):  # where these are two texts in a row
+        text = re.sub(r"(?<=\w)''(?=\w)", r"\'", text)
     return text.replace("headers['n']", LAST_HEADER)
 
 
