@@ -169,7 +169,9 @@ class _Binder:
             before = name._replace(parts=name.parts[:place]).shown
             if not is_key:
                 if not types.is_struct(type_):
-                    self._refuse(name, f"{before} is {_shown(type_)}, which has no fields")
+                    self._refuse(
+                        name, f"{before} is {_kind(type_).shown.format(type_)}, which has no fields"
+                    )
                 step = self._index(name, part, before, type_)
                 type_ = type_.field(step).type
             elif place == 1 and self._schema.names[int(path[0])] == "headers":
@@ -229,11 +231,6 @@ class _Binder:
 
 def _kind(type_: pa.DataType) -> _ColumnKind:
     return next((kind for is_so, kind in _KINDS if is_so(type_)), _ColumnKind(str(type_), {}))
-
-
-def _shown(type_: pa.DataType) -> str:
-    """Return the name of a type, as Spark has it."""
-    return _kind(type_).shown.format(type_)
 
 
 def _whole(leaf: Leaf, values: list[Fraction], type_: pa.DataType) -> tuple[Leaf, list[Any]]:

@@ -126,10 +126,7 @@ def parse(text: object, name: str = "where") -> Node:
     """
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"{name} is {text!r}; accepted: a condition, such as \"key = 'a'\"")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise ConfigError(f"{name} has no Unicode character at {error.start + 1}") from None
+    size = len(text.encode(errors="surrogatepass"))
     if size > BYTES_MAX:
         raise ConfigError(
             f"{name} has {size} bytes, more than {BYTES_MAX}; join with a table of values after the read"

@@ -72,8 +72,8 @@ def lag(progress: Mapping[str, Any] | None) -> Lag | None:
     if not behind:
         return None
     numbers = behind.values()
-    average = sum(numbers) / len(numbers)
-    return Lag(min(numbers), max(numbers), average, dict(sorted(behind.items())))
+    by_partition = dict(sorted(behind.items()))
+    return Lag(min(numbers), max(numbers), sum(numbers) / len(numbers), by_partition)
 
 
 def tells_no_log_ends() -> bool:

@@ -48,8 +48,8 @@ class Where:
         self._columns = [row_column(name, typed) for name in sorted(columns_of(condition))]
         self._typed_names = {one.source for one in self._columns if one.is_of(typed)}
         # Columns of RECORD_SCHEMA to decode for it; an error about a value names the offset.
-        self.decoded = list(dict.fromkeys(one.source for one in self._columns if one.source))
-        self.decoded += ["offset"] if self._typed_names and "offset" not in self.decoded else []
+        needed = [one.source for one in self._columns if one.source]
+        self.decoded = list(dict.fromkeys(needed + ["offset"] * bool(self._typed_names)))
 
     def rows(
         self,
@@ -139,9 +139,8 @@ def windows(
 def warn_of_other_topics(condition: Bound, topics: Collection[str]) -> None:
     """Log a warning if a condition asks for topics alone that are not read."""
     for leaf in leaves(condition):
-        if leaf.column == "topic" and leaf.operator in ("=", "IN") and not leaf.is_negated:
-            asked = leaf.value.to_pylist() if leaf.operator == "IN" else [leaf.value.as_py()]
-            missing = sorted({*asked} - {*topics})
+        if leaf.column == "topic" and leaf.operator == "IN" and not leaf.is_negated:
+            missing = sorted({*leaf.value.to_pylist()} - {*topics})
             if missing:
                 logger.warning(
                     "the condition names topics that are not read: %s; read are: %s",

@@ -104,13 +104,11 @@ class DecodedColumn:
         return self._found.values
 
     def only(self, rows: np.ndarray[Any, Any]) -> DecodedColumn:
-        """Return the column of some rows, int64[n], in their order."""
+        """Return the column of some rows, int64[n], which are sorted."""
         found = self._found
-        texts = (
-            {n: self._texts[row] for n, row in enumerate(rows) if row in self._texts}
-            if self._texts
-            else {}
-        )
+        at = np.searchsorted(rows, np.fromiter(self._texts, np.int64))
+        bad = zip(at.tolist(), self._texts.items(), strict=True)
+        texts = {n: text for n, (row, text) in bad if n < len(rows) and rows[n] == row}
         values = found.values.take(pa.array(rows))
         return DecodedColumn(
             replace(found, values=values, schema_ids=found.schema_ids[rows]), texts
@@ -346,12 +344,10 @@ class Rows:
         self._columns = [row_column(name, typed) for name in columns]
         self.schema = pa.schema([typed.schema.field(name) for name in columns])
         # Columns of RECORD_SCHEMA to decode for them; an error about a value names the offset, which costs nothing.
-        self.decoded = list(dict.fromkeys(one.source for one in self._columns if one.source))
         self._typed_names = {one.source for one in self._columns if one.is_of(typed)}
-        if self._typed_names and "offset" not in self.decoded:
-            self.decoded.append("offset")
-        if where is not None:
-            self.decoded += [name for name in where.decoded if name not in self.decoded]
+        needed = [one.source for one in self._columns if one.source]
+        needed += [*(["offset"] if self._typed_names else []), *(where.decoded if where else [])]
+        self.decoded = list(dict.fromkeys(needed))
 
     def of(
         self, batches: Iterable[pa.RecordBatch], topic_partition: TopicPartition
@@ -390,11 +386,10 @@ class Rows:
     ) -> Iterator[tuple[pa.RecordBatch, dict[str, DecodedColumn]]]:
         """Yield records that are to be rows, with their decoded columns."""
         wanted = (topic_partition, self._headers_of)
-        if self._where is None:
-            yield from self._typed.decoded(batch, self._typed_names, *wanted)
-            return
-        for records, decoded in self._where.rows(batch, *wanted):
-            if self._where.typed is self._typed and self._typed_names <= decoded.keys():
+        is_shared = self._where is not None and self._where.typed is self._typed
+        chosen = [(batch, {})] if self._where is None else self._where.rows(batch, *wanted)
+        for records, decoded in chosen:
+            if is_shared and self._typed_names <= decoded.keys():
                 yield records, decoded
             else:
                 yield from self._typed.decoded(records, self._typed_names, *wanted)

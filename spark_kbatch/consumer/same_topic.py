@@ -82,10 +82,9 @@ class PartitionsApart:
         Nothing is kept for the other tasks of an action.
         """
         del action
-        edges = {tp: view.offsets for tp, view in self.views(partitions).items()}
         return {
-            tp: (one.log_start_offset, one.end_offset(options.isolation_level))
-            for tp, one in edges.items()
+            tp: (view.offsets.log_start_offset, view.offsets.end_offset(options.isolation_level))
+            for tp, view in self.views(partitions).items()
         }
 
 
@@ -130,7 +129,7 @@ def ensure_same(topic: str, topic_id: str, source: Source) -> None:
 
 def of_agreed(
     agreed: Mapping[TopicPartition, tuple[int, int]],
-    partitions: Iterable[TopicPartition],
+    partitions: Collection[TopicPartition],
     address: Path | str,
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Return what was agreed on for some partitions.
@@ -138,14 +137,13 @@ def of_agreed(
     Raises:
         UnknownTopicOrPartitionError: one of them is not among what was agreed on.
     """
-    wanted = list(partitions)
-    for one in wanted:
+    for one in partitions:
         if one not in agreed:
             raise UnknownTopicOrPartitionError(
                 f"partition {one} does not exist in {address} any more: its topic was "
                 "deleted after this read was planned; load again"
             )
-    return {one: agreed[one] for one in wanted}
+    return {one: agreed[one] for one in partitions}
 
 
 def recreated(topic: str, cluster: str = "") -> UnknownTopicOrPartitionError:

@@ -38,7 +38,7 @@ from spark_kbatch.options import arguments
 from spark_kbatch.options.columns import READ
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, parse_isolation_level
-from spark_kbatch.store.source import Fetcher, FoundTopic, LogView, Source
+from spark_kbatch.store.source import Fetcher, FoundTopic, LogView, Source, start_at_record
 
 # Planning reads no record, so what decodes them is imported by the methods that do.
 if TYPE_CHECKING:
@@ -323,33 +323,27 @@ class TopicReader:
             wanted = self._part_of(wanted, views, where, isolation)
         topic_id = topic_id or self.source.topic(wanted.topic_partition.topic).topic_id
         headers_of = self._headers_of(isolation, topic_id, max_decompressed_batch_bytes)
-        tested = [] if where is None else [one for one in where.decoded if one not in columns]
-
-        def kept(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                if where is None:
-                    yield batch
-                    continue
-                for records, _ in where.rows(batch, wanted.topic_partition, headers_of):
-                    yield records.select(list(columns))
-
+        needed = dict.fromkeys([*columns, *(where.decoded if where else ())])
         with self.source.fetcher(wanted, topic_id) as fetcher:
-            batches = reading.read_range(
-                fetcher, wanted, [*columns, *tested], isolation,
+            for batch in reading.read_range(
+                fetcher, wanted, [*needed], isolation,
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
                 times_ms=where.times_ms if where else times_ms,
-            )  # fmt: skip
-            for batch in kept(batches):
-                if typed is None:
-                    yield batch
-                    continue
-                names = typed.by_name.keys() & set(columns)
-                parts = typed.decoded(batch, names, wanted.topic_partition, headers_of)
-                for records, decoded in parts:
-                    for name, one in decoded.items():
-                        place = records.schema.get_field_index(name)
-                        records = records.set_column(place, name, one.shown())
-                    yield records
+            ):  # fmt: skip
+                tp = wanted.topic_partition
+                kept = where.rows(batch, tp, headers_of) if where else [(batch, {})]
+                for chosen, _ in kept:
+                    if typed is None:
+                        yield chosen.select([*columns])
+                        continue
+                    names = typed.by_name.keys() & set(columns)
+                    for records, decoded in typed.decoded(
+                        chosen.select([*columns]), names, tp, headers_of
+                    ):
+                        for name, one in decoded.items():
+                            place = records.schema.get_field_index(name)
+                            records = records.set_column(place, name, one.shown())
+                        yield records
 
     def _headers_of(
         self, isolation: IsolationLevel, topic_id: str, max_decompressed_batch_bytes: int
@@ -639,8 +633,7 @@ _Bound = int | datetime.datetime | None  # None is the log's own start or end
 def _resolved(bound: _Bound, edge: int, view: LogView, log_end: int) -> int:
     if isinstance(bound, datetime.datetime):
         time_ms = max(arguments.time_ms("a bound", bound, up=True), 0)
-        record = view.offset_for_timestamp(time_ms, end_offset=log_end)
-        return log_end if record is None else record.offset
+        return start_at_record(view, time_ms, end_offset=log_end)
     return edge if bound is None else bound
 
 

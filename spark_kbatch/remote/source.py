@@ -229,8 +229,9 @@ class RemoteSource(PartitionsApart):
             for one in wanted:
                 self.ensure_open()
                 yield one, contextlib.nullcontext(fetcher)
-            ids = {one.topic_partition.topic: topic_id for one, topic_id in wanted.items()}
-            for topic, topic_id in ids.items():
+            for topic, topic_id in {
+                one.topic_partition.topic: topic_id for one, topic_id in wanted.items()
+            }.items():
                 self._ensure_same(client, topic, topic_id)
 
     def _timeout_ms(self, client: Client) -> int:

@@ -156,9 +156,8 @@ class KBatchDataSource(DataSource):
 
     def _where_of(self, options: ReadOptions, columns: PinnedColumns) -> PinnedWhere | None:
         """Return the condition of a read, which also sees fields that a user's schema leaves out."""
-        if options.where is None or columns is self._pinned:
-            return pinned_where(options.where, columns)
-        return pinned_where(options.where, pinned(options.values))
+        is_of_all = options.where is None or columns is self._pinned
+        return pinned_where(options.where, columns if is_of_all else pinned(options.values))
 
     @briefly
     def writer(self, schema: StructType, overwrite: bool) -> KBatchWriter:
