@@ -422,7 +422,9 @@ class _Printer:
         self._as_json_text = as_json_text
         self._names_partitions = names_partitions
         self._where_of = functools.cache(
-            lambda topic: where and reader.where(where, as_json_text.seen(topic), "--where")
+            lambda topic: (
+                None if where is None else reader.where(where, as_json_text.seen(topic), "--where")
+            )
         )
         self._isolation = isolation
         self._most = max_decompressed_batch_bytes
@@ -437,9 +439,9 @@ class _Printer:
 
         Asked to stop, it ends after the lines that are being written, of whole records.
         """
+        where = self._where_of(wanted.topic_partition.topic)  # its error comes without records too
         if wanted.start == wanted.end or self.is_done():
             return
-        where = self._where_of(wanted.topic_partition.topic)
         lines = Lines(self._layout, wanted.topic_partition)
         batches = self._reader.read_range(
             wanted,

@@ -117,7 +117,7 @@ def export(
         raise click.UsageError("--text is for Parquet: JSON has strings wherever bytes are text")
     _ensure_may_be_written(file, overwrite=overwrite)
     reader = open_topic_reader(path, client, foreign_end)
-    condition = where and reader.where(where, None, "--where")
+    condition = None if where is None else reader.where(where, None, "--where")
     ranges = reader.offset_ranges(
         topic, partitions=partitions or None, isolation_level=isolation_level
     )

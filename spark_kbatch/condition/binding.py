@@ -146,6 +146,11 @@ class _Binder:
         if test.operator == "IS NULL":
             return leaf
         kind = _kind(type_)
+        if not kind.values:
+            self._refuse(
+                test.name,
+                f"it is {kind.shown}, of which IS NULL and IS NOT NULL are taken, and tests of its fields",
+            )
         if column == "timestamp" and not path:
             type_, kind = pa.int64(), _RECORD_TIME
         given = [one for one in test.literals if one.kind != "NULL"]
@@ -198,10 +203,10 @@ class _Binder:
                 f"several have the name {part!r} in upper or lower case; write it as one of {', '.join(alike)}",
             )
         what = f"field of {before}" if before else "column"
-        near = difflib.get_close_matches(part, names, n=1, cutoff=0.0)
+        near = difflib.get_close_matches(part, names, n=1)
         self._refuse(
             name,
-            f"no {what} has the name {part!r}; the nearest is {near[0] if near else 'none'}, there are: {', '.join(names)}",
+            f"no {what} has the name {part!r}{(near and f'; the nearest is {near[0]}') or ''}; there are: {', '.join(names)}",
         )
 
     def _refuse(self, place: Name | Token, why: str) -> NoReturn:
@@ -209,15 +214,9 @@ class _Binder:
 
     def _value(self, literal: Token, name: Name, type_: pa.DataType, kind: _ColumnKind) -> Any:
         """Return what is compared with a column of this type."""
-        shown = kind.shown.format(type_)
-        if not kind.values:
-            self._refuse(
-                name,
-                f"it is {shown}, of which IS NULL and IS NOT NULL are taken, and tests of its fields",
-            )
         if literal.kind not in kind.values:
             instead = _LITERALS_INSTEAD.get(literal.kind, kind.instead)
-            self._refuse(literal, f"{name.shown} is {shown}; write {instead}")
+            self._refuse(literal, f"{name.shown} is {kind.shown.format(type_)}; write {instead}")
         return kind.values[literal.kind](literal.value)
 
     def _pattern(self, literal: Token) -> str:

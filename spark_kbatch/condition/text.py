@@ -369,7 +369,10 @@ def _since_1970(form: str, unit: timedelta) -> Callable[[str], int]:
 
 # By kind of a literal: what makes a value of it, or raises ValueError, and what is said then.
 _LITERALS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "text": (_unescaped, "half of a pair of surrogates is no text; write X'...' for bytes"),
+    "text": (
+        _unescaped,
+        "half of a pair of surrogates is no text, and U+10FFFF the last character; write X'...' for bytes",
+    ),
     "bytes": (
         lambda shown: unhexlify(shown[2:-1]),
         "X'...' takes two hexadecimal digits for each byte",

@@ -345,8 +345,11 @@ class Rows:
         self.schema = pa.schema([typed.schema.field(name) for name in columns])
         # Columns of RECORD_SCHEMA to decode for them; an error about a value names the offset, which costs nothing.
         self._typed_names = {one.source for one in self._columns if one.is_of(typed)}
-        needed = [one.source for one in self._columns if one.source]
-        needed += [*(["offset"] if self._typed_names else []), *(where.decoded if where else [])]
+        needed = [
+            *(one.source for one in self._columns if one.source),
+            *(["offset"] if self._typed_names else []),
+            *(where.decoded if where else []),
+        ]
         self.decoded = list(dict.fromkeys(needed))
 
     def of(

@@ -570,9 +570,8 @@ class TopicReader:
             ConfigError: a text that is not taken, or that does not fit the columns; says where.
         """
         from spark_kbatch.consumer import matching  # noqa: PLC0415  above
-        from spark_kbatch.consumer.rows import BYTES  # noqa: PLC0415  likewise
 
-        typed = typed or BYTES
+        typed = typed or matching.BYTES
         return matching.Where(matching.bound(text, typed.schema, name), typed)
 
     def _part_of(

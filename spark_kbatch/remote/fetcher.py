@@ -494,9 +494,20 @@ class SeveralFetcher:
     whose leader does not answer. Not thread-safe.
     """
 
-    def __init__(self, client: Client, wanted: Iterable[OffsetRange], *, timeout_ms: int) -> None:
-        """Set up to fetch ranges of different partitions; arguments are those of `PartitionFetcher`."""
+    def __init__(
+        self,
+        client: Client,
+        wanted: Iterable[OffsetRange],
+        *,
+        timeout_ms: int,
+        ensure_same: Callable[[str], None],
+    ) -> None:
+        """Set up to fetch ranges of different partitions; arguments are those of `PartitionFetcher`.
+
+        `ensure_same` takes a topic, and is called before the first records of a range are returned.
+        """
         self._client, self._timeout_ms, self._has_asked = client, timeout_ms, False
+        self._ensure_same = ensure_same
         self._fetchers = {
             one.topic_partition: PartitionFetcher(client, one, timeout_ms=timeout_ms)
             for one in wanted
@@ -511,12 +522,14 @@ class SeveralFetcher:
             # A topic that is gone is the error of its own ranges.
             with contextlib.suppress(UnknownTopicOrPartitionError):
                 self._ask_for_starts(asked)
+        self._ensure_same(topic_partition.topic)
         return self._fetchers[topic_partition].fetch(topic_partition, asked)
 
     def _ask_for_starts(self, asked: ReadRange) -> None:
         def build(_node: Node, partitions: list[TopicPartition]) -> Any:
             parts = {tp: self._fetchers[tp].first_part(asked) for tp in partitions}
-            return _fetch_of(parts, asked, self._client.options, self._client.options.client_rack)
+            # No rack: a leader that names the nearest replica sends no records.
+            return _fetch_of(parts, asked, self._client.options, "")
 
         answers = self._client.ask_leaders(ApiKey.FETCH, self._fetchers, build, self._timeout_ms)
         for node, answer in answers.items():

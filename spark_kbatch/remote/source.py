@@ -219,20 +219,25 @@ class RemoteSource(PartitionsApart):
     ) -> Iterator[tuple[OffsetRange, AbstractContextManager[Fetcher]]]:
         """Yield the ranges with a fetcher; the starts of all are asked for with the first fetch.
 
-        The ids of topics are compared once all ranges have been read.
+        The ids of topics are compared before the first records of each are yielded, which came with the starts, and
+        once all ranges have been read.
         """
         if len(wanted) == 1:
             yield from super().gathered(wanted)
             return
         with self.client() as client:
-            fetcher = SeveralFetcher(client, wanted, timeout_ms=self._timeout_ms(client))
+            ids = {one.topic_partition.topic: topic_id for one, topic_id in wanted.items()}
+            same = functools.partial(self._ensure_same, client)
+            fetcher = SeveralFetcher(
+                client, wanted,
+                timeout_ms=self._timeout_ms(client),
+                ensure_same=functools.cache(lambda topic: same(topic, ids[topic])),
+            )  # fmt: skip
             for one in wanted:
                 self.ensure_open()
                 yield one, contextlib.nullcontext(fetcher)
-            for topic, topic_id in {
-                one.topic_partition.topic: topic_id for one, topic_id in wanted.items()
-            }.items():
-                self._ensure_same(client, topic, topic_id)
+            for topic, topic_id in ids.items():
+                same(topic, topic_id)
 
     def _timeout_ms(self, client: Client) -> int:
         timeout_ms = self._patience.poll_timeout_ms

@@ -277,3 +277,8 @@ def test_a_condition_that_is_not_taken_says_where(cluster: Cluster) -> None:
     done = consume(cluster.path, "events", "--where", "key = 5")
     assert isinstance(done.exception, KBatchError)
     assert str(done.exception).startswith("--where: at character 7, 5: key is BINARY; write 'text'")
+    cluster.create_topic("empty")
+    done = consume(cluster.path, "empty", "--where", "key = ")
+    assert str(done.exception).startswith("--where: at character 7, the end")
+    done = consume(cluster.path, "events", "--where", "")
+    assert "--where is ''; accepted: a condition" in str(done.exception)

@@ -238,6 +238,11 @@ def test_a_condition_chooses_what_is_in_the_file(
         assert pa.parquet.read_table(file).column("offset").to_pylist() == [0, 3]
 
 
+def test_a_condition_without_text_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    done = export(cluster.path, "events", tmp_path / "x.jsonl", "--where", "")
+    assert "--where is ''; accepted: a condition" in str(done.exception)
+
+
 def test_a_condition_is_refused_beside_a_log_dir(cluster: Cluster, tmp_path: Path) -> None:
     done = export(cluster.path, "events", "--log-dir", tmp_path, "--where", "offset = 0")
     assert done.exit_code == 2

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+import uuid
 from collections.abc import Iterator
 
 import pytest
 
 from spark_kbatch.errors import DataLossError, RequestTimedOutError
+from spark_kbatch.model import text_of_uuid
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import SUPPORTED, ApiKey
 from tests.support.many_partitions import NODES, PARTITIONS, ManyPartitions, batches, pieces
@@ -45,6 +47,22 @@ def test_each_leader_is_asked_once_for_all_its_partitions(cluster: ManyPartition
     assert [*map(len, cluster.asked_for)] == [PARTITIONS // NODES] * NODES
     # The id of the topic before and after, and no request for a partition by itself: so many times the latency.
     assert sum(map(cluster.asked, SUPPORTED)) - cluster.asked(ApiKey.API_VERSIONS) <= NODES + 3
+
+
+def test_a_rack_does_not_keep_leaders_from_sending_the_starts(cluster: ManyPartitions) -> None:
+    found = batches(cluster, pieces(end=2), client_rack="b")
+    assert sum(batch.num_rows for batch in found) == len(expected())
+    assert [*map(len, cluster.asked_for)] == [PARTITIONS // NODES] * NODES
+
+
+def test_nothing_is_read_of_a_topic_that_was_recreated_before_the_starts_came(
+    cluster: ManyPartitions, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, after = uuid.UUID(int=1), uuid.UUID(int=2)
+    cluster.ids = [before, after]
+    wanted = pieces(end=2, topic_id=text_of_uuid(before.bytes))
+    assert [*batches(cluster, wanted, fail="false")] == []
+    assert "deleted and created again" in caplog.text
 
 
 def test_what_does_not_fit_into_the_shared_answer_is_asked_for_again(

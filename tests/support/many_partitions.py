@@ -8,6 +8,7 @@ cluster.addresses = [...]               # of proxies before the brokers, by node
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -40,6 +41,9 @@ class ManyPartitions(ScriptedCluster):
         self.asked_for: list[dict[int, int]] = []  # offset by partition, of each fetch
         self.room = PARTITIONS  # partitions with records in an answer
         self.refuse: Callable[[int, int], int] = lambda _count, _partition: ErrorCode.NONE
+        self.ids: list[uuid.UUID | None] = [
+            None
+        ]  # of the topic, from fetch to fetch; the last one stays
 
     def _metadata(self, _node: int, _request: Request) -> Any:
         partitions = [
@@ -56,7 +60,7 @@ class ManyPartitions(ScriptedCluster):
             ],
             cluster_id="scripted",
             controller_id=1,
-            topics=[_Named(error_code=0, name=TOPIC, partitions=partitions)],
+            topics=[_Named(error_code=0, name=TOPIC, topic_id=self.ids[0], partitions=partitions)],
         )
 
     def _list_offsets(self, _node: int, request: Request) -> Any:
@@ -72,6 +76,9 @@ class ManyPartitions(ScriptedCluster):
         (asked,) = (each.partitions for each in request.body.topics)
         assert all(one.partition % NODES == node - 1 for one in asked)
         self.asked_for.append({one.partition: one.fetch_offset for one in asked})
+        self.ids = self.ids[1:] or self.ids
+        if request.body.rack_id:  # a leader names the nearest replica, and sends no records
+            self.room = 0
         parts = []
         for place, one in enumerate(asked):
             code = self.refuse(len(asked), one.partition)
@@ -86,18 +93,20 @@ class ManyPartitions(ScriptedCluster):
         return FetchResponse(responses=[_Topic(topic=TOPIC, partitions=parts)])
 
 
-def pieces(end: int) -> list[StreamPiece]:
+def pieces(end: int, topic_id: str = "") -> list[StreamPiece]:
     """Return the range up to an offset of each partition."""
     return [
-        StreamPiece(OffsetRange(TopicPartition(TOPIC, number), 0, end), "")
+        StreamPiece(OffsetRange(TopicPartition(TOPIC, number), 0, end), topic_id)
         for number in range(PARTITIONS)
     ]
 
 
 def batches(
-    cluster: ManyPartitions, pieces: Sequence[StreamPiece], **options: str
+    cluster: ManyPartitions, pieces: Sequence[StreamPiece], *, fail: str = "true", **options: str
 ) -> Iterator[Any]:
-    """Read ranges in one task of a stream; `options` are those of the client."""
-    given = parse_stream_read_options({"kafka.bootstrap.servers": "a:1", "subscribe": TOPIC})
+    """Read ranges in one task of a stream; `options` are those of the client, `fail` is failOnDataLoss."""
+    given = parse_stream_read_options(
+        {"kafka.bootstrap.servers": "a:1", "subscribe": TOPIC, "failOnDataLoss": fail}
+    )
     source = RemoteSource(cluster.options(retry_backoff_ms="1", **options))
     return TopicReader(source).read_stream_task(pieces, ["partition", "offset"], given)
