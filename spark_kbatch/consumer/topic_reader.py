@@ -38,7 +38,7 @@ from spark_kbatch.options import arguments
 from spark_kbatch.options.columns import READ
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, parse_isolation_level
-from spark_kbatch.store.source import Fetcher, FoundTopic, LogView, Source, start_at_record
+from spark_kbatch.store.source import Fetcher, FoundTopic, LogView, Source
 
 # Planning reads no record, so what decodes them is imported by the methods that do.
 if TYPE_CHECKING:
@@ -330,15 +330,18 @@ class TopicReader:
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
                 times_ms=where.times_ms if where else times_ms,
             ):  # fmt: skip
-                tp = wanted.topic_partition
-                kept = where.rows(batch, tp, headers_of) if where else [(batch, {})]
+                kept = (
+                    where.rows(batch, wanted.topic_partition, headers_of)
+                    if where
+                    else [(batch, {})]
+                )
                 for chosen, _ in kept:
                     if typed is None:
                         yield chosen.select([*columns])
                         continue
                     names = typed.by_name.keys() & set(columns)
                     for records, decoded in typed.decoded(
-                        chosen.select([*columns]), names, tp, headers_of
+                        chosen.select([*columns]), names, wanted.topic_partition, headers_of
                     ):
                         for name, one in decoded.items():
                             place = records.schema.get_field_index(name)
@@ -570,8 +573,9 @@ class TopicReader:
             ConfigError: a text that is not taken, or that does not fit the columns; says where.
         """
         from spark_kbatch.consumer import matching  # noqa: PLC0415  above
+        from spark_kbatch.consumer.rows import BYTES  # noqa: PLC0415  likewise
 
-        typed = typed or matching.BYTES
+        typed = typed or BYTES
         return matching.Where(matching.bound(text, typed.schema, name), typed)
 
     def _part_of(
@@ -584,8 +588,10 @@ class TopicReader:
         """Return the part of a range of known offsets in which records can match, perhaps empty."""
         from spark_kbatch.consumer import matching  # noqa: PLC0415  above
 
-        within = matching.windows([wanted], views, where.condition, isolation)
-        pieces = splits.clipped([Piece(wanted, wanted)], within)
+        pieces = splits.clipped(
+            [Piece(wanted, wanted)],
+            matching.windows([wanted], views, where.condition, isolation),
+        )
         return pieces[0].wanted if pieces else wanted._replace(start=wanted.end)
 
     def list_offsets(
@@ -632,7 +638,8 @@ _Bound = int | datetime.datetime | None  # None is the log's own start or end
 def _resolved(bound: _Bound, edge: int, view: LogView, log_end: int) -> int:
     if isinstance(bound, datetime.datetime):
         time_ms = max(arguments.time_ms("a bound", bound, up=True), 0)
-        return start_at_record(view, time_ms, end_offset=log_end)
+        record = view.offset_for_timestamp(time_ms, end_offset=log_end)
+        return log_end if record is None else record.offset
     return edge if bound is None else bound
 
 

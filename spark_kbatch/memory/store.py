@@ -46,7 +46,6 @@ from spark_kbatch.producer.producer import Producer
 from spark_kbatch.record.header import MAGIC, BatchHeader, LogRead, assign, unpack
 from spark_kbatch.record.scalar import times
 from spark_kbatch.store.catalog import OwnCatalog
-from spark_kbatch.store.source import start_at_record
 from spark_kbatch.store.transport import Answer, SendRequest
 
 _Batch: TypeAlias = tuple[BatchHeader, bytes]
@@ -113,7 +112,10 @@ class MemoryView(NamedTuple):
                     found = OffsetAndTimestamp(offset, time_ms)
         return found
 
-    start_by_time = start_at_record
+    def start_by_time(self, timestamp_ms: int, *, end_offset: int) -> int:
+        """Return the first offset of that time or a later one; `end_offset` if there is none."""
+        found = self.offset_for_timestamp(timestamp_ms, end_offset=end_offset)
+        return end_offset if found is None else found.offset
 
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
         """Return offsets that split [start_offset, end_offset) into pieces of about that size."""

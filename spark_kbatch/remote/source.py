@@ -227,17 +227,18 @@ class RemoteSource(PartitionsApart):
             return
         with self.client() as client:
             ids = {one.topic_partition.topic: topic_id for one, topic_id in wanted.items()}
-            same = functools.partial(self._ensure_same, client)
             fetcher = SeveralFetcher(
                 client, wanted,
                 timeout_ms=self._timeout_ms(client),
-                ensure_same=functools.cache(lambda topic: same(topic, ids[topic])),
+                ensure_same=functools.cache(
+                    lambda topic: self._ensure_same(client, topic, ids[topic])
+                ),
             )  # fmt: skip
             for one in wanted:
                 self.ensure_open()
                 yield one, contextlib.nullcontext(fetcher)
             for topic, topic_id in ids.items():
-                same(topic, topic_id)
+                self._ensure_same(client, topic, topic_id)
 
     def _timeout_ms(self, client: Client) -> int:
         timeout_ms = self._patience.poll_timeout_ms

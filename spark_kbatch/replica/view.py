@@ -29,7 +29,6 @@ from spark_kbatch.log.state import LogState, has_more, is_behind, written_to
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.store.reports import ReplicaInfo
-from spark_kbatch.store.source import start_at_record
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +55,10 @@ class Replica(NamedTuple):
         """Return the first record at or after a timestamp, as `PartitionLog.offset_for_timestamp` does."""
         return self.log.offset_for_timestamp(self.state, timestamp_ms, end_offset=end_offset)
 
-    start_by_time = start_at_record
+    def start_by_time(self, timestamp_ms: int, *, end_offset: int) -> int:
+        """Return the first offset of that time or a later one; `end_offset` if there is none."""
+        found = self.offset_for_timestamp(timestamp_ms, end_offset=end_offset)
+        return end_offset if found is None else found.offset
 
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
         """Return offsets that divide a range into pieces, as `PartitionLog.split_points` does."""

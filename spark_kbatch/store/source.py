@@ -45,12 +45,6 @@ class LogView(Protocol):
         """Return about how many bytes of log [start_offset, end_offset) has; None if nothing tells."""
 
 
-def start_at_record(view: LogView, timestamp_ms: int, *, end_offset: int) -> int:
-    """Return the offset of the first record of that time or a later one; `end_offset` if there is none."""
-    found = view.offset_for_timestamp(timestamp_ms, end_offset=end_offset)
-    return end_offset if found is None else found.offset
-
-
 class FoundTopic(NamedTuple):
     """A topic that exists: its id, empty if it has none, and its partitions, in order."""
 
