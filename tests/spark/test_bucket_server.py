@@ -29,6 +29,7 @@ def options_of(server: ObjectServer, proxy: StoreProxy) -> dict[str, str]:
     return {**server.options(proxy.address), "store.session.token": TOKEN}
 
 
+@pytest.mark.slow
 def test_every_row_is_written_and_read_once_whatever_happens_to_requests(
     spark: SparkSession, server: ObjectServer, tmp_path: Path
 ) -> None:

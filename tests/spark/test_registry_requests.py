@@ -120,6 +120,7 @@ class Read:
 DECODED = [{"id": 1, "note": ""}, {"id": 2, "note": "n"}, None]
 
 
+@pytest.mark.slow
 def test_1000_tasks_ask_for_no_id_that_was_known_at_load(
     processes: Processes, place: str, fake: FakeRegistry
 ) -> None:
@@ -203,6 +204,7 @@ def test_versions_that_a_plan_leaves_out_are_not_asked_for_at_each_look(
     assert len(processes.asked) == loaded + 10
 
 
+@pytest.mark.slow
 def test_bytes_of_another_origin_cost_at_most_20_requests_a_minute_and_process(
     processes: Processes, place: str, fake: FakeRegistry
 ) -> None:
