@@ -208,9 +208,8 @@ def small_commits(url: str, count: int, *, partitions: int, tasks: int) -> None:
                         topic.topic_id: [
                             stretch_of(
                                 at,
-                                heads[at].next_offset,
-                                0,
                                 [one for found in staged for one in found[topic.topic_id, at]],
+                                heads[at].next_offset,
                             )
                             for at in range(partitions)
                         ]
