@@ -488,7 +488,7 @@ def lag(progress: Mapping[str, Any] | None) -> Lag | None:
 
     It is the lag as the micro-batch ended that the progress is of, against the logs' ends when that was planned. With
     `isolation.level` read_committed, the default, a log ends where its first open transaction starts. Sources of
-    `format("kafka")` are told too. A run with Trigger.AvailableNow knows of the ends at its start alone.
+    `format("kafka")` count too. A run with Trigger.AvailableNow knows of the ends at its start alone.
 
     Args:
         progress: `query.lastProgress`, or one of its sources; also as read back from JSON, such as a line that a

@@ -45,9 +45,8 @@ class Leaf(NamedTuple):
     path: tuple[int | str, ...]
     operator: str  # IN, <, <=, LIKE or "IS NULL"
     is_negated: bool
-    value: Any = (
-        None  # for IN an array, without null; for < and <= a scalar; for LIKE a regular expression
-    )
+    # For IN an array, without null; for < and <= a scalar; for LIKE a regular expression.
+    value: Any = None
     has_null: bool = False  # a list has NULL
 
 
@@ -55,7 +54,7 @@ Bound: TypeAlias = Leaf | AllOf | AnyOf
 
 
 class _ColumnKind(NamedTuple):
-    """How columns of a type are compared: by kind of a literal, with what; a fraction, if they are whole numbers."""
+    """The values that columns of a type are compared with, by kind of a literal: a fraction for whole numbers."""
 
     shown: str  # the type, as Spark has it
     values: Mapping[str, Callable[[Any], Any]]

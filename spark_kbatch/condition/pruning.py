@@ -1,7 +1,6 @@
-"""What of a read no row can match by a condition, so that it need not be read.
+"""Partitions, offsets and times of which no row can match a condition, so that they need not be read.
 
-Partitions are tried one by one. Offsets and times are told by the tests that are joined by AND at the top; all others
-leave every offset and time.
+Partitions are tried one by one. Offsets and times are limited by the tests that are joined by AND at the top alone.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ It is for monitoring alone: what shows the lag of groups shows that of the query
     commit(offsets)     the caller, once for each trigger, waits at most a second
     _run(offsets)       a thread, which ends with its one commit
 
-A slow commit delays a trigger by a second at most, and a failing one never ends the query. While one goes on, triggers start no other: the first one after
-it commits what is newest then. An error is a warning, once; the next try is a minute later. Offsets that have not
-changed are committed again each hour, since they expire by the time of their commit.
+A slow commit delays a trigger by a second at most, and a failing one never ends the query. While one goes on, triggers
+start no other: the first one after it commits what is newest then. An error is a warning, once; the next try is a
+minute later. Offsets that have not changed are committed again each hour, since they expire by the time of their
+commit.
 
 Source: Kafka group-coordinator/.../OffsetMetadataManager.java, isOffsetExpired.
 """

@@ -40,7 +40,7 @@ TOLD_NO_ENDS = (
 
 
 class Lag(NamedTuple):
-    """How far a streaming query is behind the logs, in offsets, by the names of Spark's Kafka connector.
+    """The lag of a streaming query, in offsets, by the names of Spark's Kafka connector.
 
     Offsets are counted, not records: of transactions and compacted topics there are fewer rows.
     """

@@ -343,8 +343,8 @@ class Rows:
         self._typed, self._headers_of = typed, headers_of
         self._columns = [row_column(name, typed) for name in columns]
         self.schema = pa.schema([typed.schema.field(name) for name in columns])
-        # Columns of RECORD_SCHEMA to decode for them; an error about a value names the offset, which costs nothing.
         self._typed_names = {one.source for one in self._columns if one.is_of(typed)}
+        # Columns of RECORD_SCHEMA to decode for them; an error about a value names the offset, which costs nothing.
         needed = [
             *(one.source for one in self._columns if one.source),
             *(["offset"] if self._typed_names else []),

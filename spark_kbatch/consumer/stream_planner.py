@@ -112,7 +112,7 @@ class StreamPlanner:
             options: of the stream.
             open_topics: opens what lies at PATH; called again for each question.
             monotonic_ms: the clock.
-            on_processed: is told where the query has got to, as far as it has processed what it planned.
+            on_processed: called with the offsets up to which the query has processed what it planned.
         """
         self._options, self._open_topics = options, open_topics
         self._monotonic_ms, self._on_processed = monotonic_ms, on_processed
@@ -210,8 +210,8 @@ class StreamPlanner:
     ) -> list[tuple[StreamPiece, ...]]:
         """Return the ranges of the micro-batch between two offsets, for each task, as the options say.
 
-        Without what cannot match a condition by its partition or its offsets; all that is told and
-        checked is as without one.
+        Ranges that cannot match a condition, by their partition or their offsets, are left out. Offsets,
+        errors and checks are the same as without a condition.
 
         Raises:
             ConfigError: `start` or `end` is no offset of such a query.

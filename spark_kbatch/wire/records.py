@@ -34,7 +34,7 @@ def produce_request(
 
 
 class ReadPart(NamedTuple):
-    """What a FetchRequest asks of one partition."""
+    """The part of a FetchRequest for one partition."""
 
     fetch_offset: int
     partition_max_bytes: int
