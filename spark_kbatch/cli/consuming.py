@@ -338,6 +338,7 @@ def consume(
             max_decompressed_batch_bytes,
             as_json_text,
             where,
+            topics=list(dict.fromkeys(one.topic_partition.topic for one in ranges)),
             names_partitions=len(ranges) > 1 or follow,
             stop=asked_to_stop() if follows else threading.Event(),
         )
@@ -414,6 +415,7 @@ class _Printer:
         as_json_text: _AsJson,
         where: str | None,
         *,
+        topics: Sequence[str],
         names_partitions: bool,
         stop: threading.Event,
     ) -> None:
@@ -423,7 +425,14 @@ class _Printer:
         self._names_partitions = names_partitions
         self._where_of = functools.cache(
             lambda topic: (
-                None if where is None else reader.where(where, as_json_text.seen(topic), "--where")
+                None
+                if where is None
+                else reader.where(
+                    where,
+                    as_json_text.seen(topic),
+                    "--where",
+                    topics=topics if topic in topics[:1] else None,  # which warns once
+                )
             )
         )
         self._isolation = isolation

@@ -117,7 +117,7 @@ def export(
         raise click.UsageError("--text is for Parquet: JSON has strings wherever bytes are text")
     _ensure_may_be_written(file, overwrite=overwrite)
     reader = open_topic_reader(path, client, foreign_end)
-    condition = None if where is None else reader.where(where, None, "--where")
+    condition = None if where is None else reader.where(where, None, "--where", topics=[topic])
     ranges = reader.offset_ranges(
         topic, partitions=partitions or None, isolation_level=isolation_level
     )
@@ -132,7 +132,7 @@ def export(
             end=wanted.end,
             isolation_level=isolation_level,
             max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-            where=where,
+            where=condition,
         )
 
     def go_on(at: TopicPartition, after: int) -> str:

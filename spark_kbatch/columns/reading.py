@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -185,31 +185,36 @@ def pinned_where(text: str | None, columns: PinnedColumns) -> PinnedWhere | None
     return PinnedWhere(bound(text, columns.schema, "option 'where'"), columns)
 
 
-def decoders(
-    columns: PinnedColumns,
-    where: PinnedWhere | None,
-    names: Iterable[str],
-    new: Iterable[NewSchema] = (),
-) -> tuple[TypedColumns, Where | None]:
-    """Return what keys and values of a task become, and its condition.
+@dataclass(frozen=True)
+class Scan:
+    """What one read makes of records: the columns of its rows, and the rows that it keeps."""
 
-    Args:
-        columns: of the rows.
-        where: of the read, None for all rows.
-        names: of columns that are wanted.
-        new: schemas that are known since.
-    """
-    if where is None:
-        return columns.typed(new, names=names), None
-    from spark_kbatch.condition.binding import columns_of  # noqa: PLC0415  as above
-    from spark_kbatch.consumer.matching import Where  # noqa: PLC0415  likewise
+    names: Sequence[str]  # of the columns that are wanted
+    columns: PinnedColumns = field(default_factory=PinnedColumns)
+    where: PinnedWhere | None = None  # None for all rows
 
-    tested = columns_of(where.condition)
-    if where.columns is columns:  # so that a value is decoded once
-        typed = columns.typed(new, names={*names, *tested})
-        return typed, Where(where.condition, typed)
-    seen = where.columns.typed(new, names=tested)
-    return columns.typed(new, names=names), Where(where.condition, seen)
+    @property
+    def condition(self) -> Bound | None:
+        """The condition of the read."""
+        return None if self.where is None else self.where.condition
+
+    def decoders(self, new: Iterable[NewSchema] = ()) -> tuple[TypedColumns, Where | None]:
+        """Return what keys and values of a task become, and its condition.
+
+        Args:
+            new: schemas that are known since.
+        """
+        if self.where is None:
+            return self.columns.typed(new, names=self.names), None
+        from spark_kbatch.condition.binding import columns_of  # noqa: PLC0415  as above
+        from spark_kbatch.consumer.matching import Where  # noqa: PLC0415  likewise
+
+        tested = columns_of(self.where.condition)
+        if self.where.columns is self.columns:  # so that a value is decoded once
+            typed = self.columns.typed(new, names={*self.names, *tested})
+            return typed, Where(self.where.condition, typed)
+        seen = self.where.columns.typed(new, names=tested)
+        return self.columns.typed(new, names=self.names), Where(self.where.condition, seen)
 
 
 def pinned(options: ValueOptions, wanted: Mapping[str, Wanted] | None = None) -> PinnedColumns:

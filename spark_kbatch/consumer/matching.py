@@ -136,15 +136,17 @@ def windows(
     return found
 
 
-def warn_of_other_topics(condition: Bound, topics: Collection[str]) -> None:
-    """Log a warning if a condition asks for topics alone that are not read."""
-    for leaf in leaves(condition):
-        if leaf.column == "topic" and leaf.operator == "IN" and not leaf.is_negated:
-            missing = sorted({*leaf.value.to_pylist()} - {*topics})
-            if missing:
-                logger.warning(
-                    "the condition names topics that are not read: %s; read are: %s",
-                    ", ".join(missing),
-                    ", ".join(sorted(topics)) or "none",
-                )
-                return
+def warn_of_other_topics(condition: Bound, topics: Collection[str] | None) -> None:
+    """Log a warning if a condition asks for topics that are not among those that are read; None for unknown ones."""
+    named = {
+        name
+        for leaf in leaves(condition)
+        if leaf.column == "topic" and leaf.operator == "IN" and not leaf.is_negated
+        for name in leaf.value.to_pylist()
+    }
+    if topics is not None and (missing := sorted(named - {*topics})):
+        logger.warning(
+            "the condition names topics that are not read: %s; read are: %s",
+            ", ".join(missing),
+            ", ".join(sorted(topics)) or "none",
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -499,7 +499,7 @@ class TopicReader:
         typed: TypedColumns | None = None,
         isolation_level: str = "read_committed",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
-        where: str | None = None,
+        where: str | Where | None = None,
         taken: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = iter,
     ) -> pa.RecordBatchReader:
         """Read records as Arrow; arguments and errors are those of `Cluster.read`.
@@ -513,7 +513,6 @@ class TopicReader:
 
         typed = typed or BYTES
         names = ensure_columns(columns, typed.schema.names)
-        chosen_rows = None if where is None else self.where(where, typed)
         if last is not None:
             arguments.whole_number("last", last, 1)
             if not isinstance(start, str) or start != "earliest":
@@ -525,6 +524,9 @@ class TopicReader:
             "max_decompressed_batch_bytes", max_decompressed_batch_bytes, 1, INT_MAX
         )
         chosen = self.chosen(topics, partitions)
+        chosen_rows = (
+            None if where is None else self.where(where, typed, topics={tp.topic for tp in chosen})
+        )
         views = self.source.views(chosen)
         ranges = self.ranges(views, start, end, isolation)
 
@@ -561,22 +563,33 @@ class TopicReader:
 
         return pa.RecordBatchReader.from_batches(rows.schema, taken(batches()))
 
-    def where(self, text: str, typed: TypedColumns | None = None, name: str = "where") -> Where:
+    def where(
+        self,
+        text: str | Where,
+        typed: TypedColumns | None,
+        name: str = "where",
+        *,
+        topics: Collection[str] | None = None,
+    ) -> Where:
         """Return the condition of a text.
 
         Args:
-            text: of the condition.
-            typed: what keys and values become, bytes by default.
+            text: of the condition; one that is made already is returned.
+            typed: what keys and values become; bytes if None.
             name: of the option or argument, for errors.
+            topics: that are read; a condition on others alone is warned of.
 
         Raises:
             ConfigError: a text that is not taken, or that does not fit the columns; says where.
         """
         from spark_kbatch.consumer import matching  # noqa: PLC0415  above
-        from spark_kbatch.consumer.rows import BYTES  # noqa: PLC0415  likewise
 
-        typed = typed or BYTES
-        return matching.Where(matching.bound(text, typed.schema, name), typed)
+        if isinstance(text, matching.Where):
+            return text
+        typed = typed or matching.BYTES
+        condition = matching.bound(text, typed.schema, name)
+        matching.warn_of_other_topics(condition, topics)
+        return matching.Where(condition, typed)
 
     def _part_of(
         self,

@@ -31,13 +31,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from spark_kbatch.columns.reading import (
-    NewSchema,
-    NewSchemas,
-    PinnedColumns,
-    PinnedWhere,
-    decoders,
-)
+from spark_kbatch.columns.reading import NewSchema, NewSchemas, Scan
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import Piece, StreamPiece
 from spark_kbatch.opening.stores import open_stream, open_topics
@@ -62,23 +56,14 @@ class RangePartition(InputPartition):
 class KBatchReader(DataSourceReader):
     """Spark batch reader for the requested columns of Spark's Kafka row."""
 
-    def __init__(
-        self,
-        options: ReadOptions,
-        columns: list[str],
-        pinned: PinnedColumns,
-        where: PinnedWhere | None = None,
-        load: str = "",
-    ) -> None:
+    def __init__(self, options: ReadOptions, scan: Scan, load: str = "") -> None:
         # The id of the `load()` that is read, by default of one that no other reader has.
-        self._options, self._columns, self._pinned = options, columns, pinned
-        self._where, self._load = where, load or uuid.uuid4().hex
+        self._options, self._scan, self._load = options, scan, load or uuid.uuid4().hex
 
     @briefly
     def partitions(self) -> list[InputPartition]:
         """Return an input partition for each task of the read's plan."""
-        condition = None if self._where is None else self._where.condition
-        tasks = open_topics(self._options).plan(self._options, condition)
+        tasks = open_topics(self._options).plan(self._options, self._scan.condition)
         covered = sorted({(p.planned.topic_partition, p.topic_id) for task in tasks for p in task})
         digest = hashlib.sha256(repr(covered).encode()).hexdigest()[:16]
         return [RangePartition(f"{self._load}-{digest}", pieces) for pieces in tasks]
@@ -92,9 +77,9 @@ class KBatchReader(DataSourceReader):
         freeze_modules()
         action = f"{partition.plan}-{_action()}"
         reader = open_topics(self._options)
-        typed, where = decoders(self._pinned, self._where, self._columns)
+        typed, where = self._scan.decoders()
         yield from reader.read_task(
-            partition.pieces, self._columns, self._options, action, typed, where
+            partition.pieces, self._scan.names, self._options, action, typed, where
         )
 
 
@@ -135,20 +120,13 @@ class StreamPartition(InputPartition):
 class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark stream reader for the requested columns of Spark's Kafka row."""
 
-    def __init__(
-        self,
-        options: ReadOptions,
-        columns: list[str],
-        pinned: PinnedColumns,
-        where: PinnedWhere | None = None,
-    ) -> None:
-        self._options, self._columns, self._pinned = options, columns, pinned
-        self._where = where
+    def __init__(self, options: ReadOptions, scan: Scan) -> None:
+        self._options, self._scan = options, scan
 
     @functools.cached_property
     def _new_schemas(self) -> NewSchemas:
         """New schemas of the subjects of keys and values; only the reader that plans has them."""
-        return NewSchemas(self._pinned)
+        return NewSchemas(self._scan.columns)
 
     @functools.cached_property
     def _planner(self) -> StreamPlanner:
@@ -191,8 +169,8 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return an input partition for each task of the micro-batch."""
         new = self._new_schemas.found()
-        condition = None if self._where is None else self._where.condition
-        return [StreamPartition(some, new) for some in self._planner.plan(start, end, condition)]
+        tasks = self._planner.plan(start, end, self._scan.condition)
+        return [StreamPartition(some, new) for some in tasks]
 
     @briefly
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -202,10 +180,9 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         freeze_modules()
         reader = open_topics(self._options)
-        new = partition.new_schemas
-        typed, where = decoders(self._pinned, self._where, self._columns, new)
+        typed, where = self._scan.decoders(partition.new_schemas)
         yield from reader.read_stream_task(
-            partition.pieces, self._columns, self._options, typed, where
+            partition.pieces, self._scan.names, self._options, typed, where
         )
 
 

@@ -48,7 +48,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_kbatch.columns.reading import PinnedColumns, PinnedWhere, pinned, pinned_where
+from spark_kbatch.columns.reading import PinnedColumns, Scan, pinned, pinned_where
 from spark_kbatch.columns.writing import written_columns
 from spark_kbatch.errors import ConfigError, KBatchError
 from spark_kbatch.opening.stores import begin_job, ensure_selection_exists, with_absolute_path
@@ -131,33 +131,31 @@ class KBatchDataSource(DataSource):
     def reader(self, schema: StructType) -> KBatchReader:
         """Return a batch reader of the schema's columns."""
         options = parse_read_options(self.options)
-        columns = self._columns_of(schema, options)
-        where, names = self._where_of(options, columns), schema.fieldNames()
-        return KBatchReader(with_absolute_path(options), names, columns, where, self._load)
+        scan = self._scan_of(schema, options)
+        return KBatchReader(with_absolute_path(options), scan, self._load)
 
     def streamReader(self, schema: StructType) -> KBatchStreamReader | FailedStreamReader:
         """Return a stream reader of the schema's columns, or for bad options one that raises later."""
         try:
             options = parse_stream_read_options(self.options)
-            columns = self._columns_of(schema, options)
-            where = self._where_of(options, columns)
+            scan = self._scan_of(schema, options)
             options = with_absolute_path(options)
         except KBatchError as error:
             return FailedStreamReader(error.with_traceback(None))
-        return KBatchStreamReader(options, schema.fieldNames(), columns, where)
+        return KBatchStreamReader(options, scan)
 
-    def _columns_of(self, schema: StructType, options: ReadOptions) -> PinnedColumns:
-        """Return what keys and values are read as, with those fields alone that a user's schema names."""
+    def _scan_of(self, schema: StructType, options: ReadOptions) -> Scan:
+        """Return what records become: of keys and values, those fields alone that a user's schema names.
+
+        The condition also sees fields that it leaves out.
+        """
         columns = self._pinned
         if columns is None:
             columns = pinned(options.values, {one.name: _wanted(one.dataType) for one in schema})
         _ensure_readable(schema, columns)
-        return columns
-
-    def _where_of(self, options: ReadOptions, columns: PinnedColumns) -> PinnedWhere | None:
-        """Return the condition of a read, which also sees fields that a user's schema leaves out."""
         is_of_all = options.where is None or columns is self._pinned
-        return pinned_where(options.where, columns if is_of_all else pinned(options.values))
+        where = pinned_where(options.where, columns if is_of_all else pinned(options.values))
+        return Scan(schema.fieldNames(), columns, where)
 
     @briefly
     def writer(self, schema: StructType, overwrite: bool) -> KBatchWriter:

@@ -43,11 +43,11 @@ elif what == "write":
         {"path": path, "topic": f"t{rows}", "num.partitions": "8"})))
     writer.commit([writer.write(batches)])
 else:
-    from spark_kbatch.columns.reading import PinnedColumns
+    from spark_kbatch.columns.reading import Scan
     from spark_kbatch.options.read import parse_read_options
     from spark_kbatch.spark.reader import KBatchReader
     options = parse_read_options({"path": path, "subscribe": f"t{rows}"})
-    reader = KBatchReader(options, ["key", "value"], PinnedColumns())
+    reader = KBatchReader(options, Scan(["key", "value"]))
     assert sum(b.num_rows for p in reader.partitions() for b in reader.read(p)) == rows
 try:
     with open("/proc/self/status") as status:  # whose peak has nothing of the process that started this

@@ -273,6 +273,16 @@ def test_a_number_that_looks_like_seconds_is_warned_of(
         assert ("times are in ms, and this looks like seconds" in caplog.text) == said
 
 
+def test_a_condition_on_topics_that_are_not_read_is_told_once(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    where = "topic IN ('nowhere', 'orders-us')"
+    done = consume(cluster.path, "events", "orders-us", "--where", where)
+    assert len(done.stdout.splitlines()) == len(US)
+    (told,) = caplog.messages
+    assert "not read: nowhere; read are: events, orders-us" in told
+
+
 def test_a_condition_that_is_not_taken_says_where(cluster: Cluster) -> None:
     done = consume(cluster.path, "events", "--where", "key = 5")
     assert isinstance(done.exception, KBatchError)

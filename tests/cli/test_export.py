@@ -226,11 +226,14 @@ def test_produce_writes_a_file_again_as_it_was(cluster: Cluster, tmp_path: Path,
 
 @pytest.mark.parametrize("name", ["some.parquet", "some.json"])
 def test_a_condition_chooses_what_is_in_the_file(
-    cluster: Cluster, tmp_path: Path, name: str
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     file = tmp_path / name
-    done = export(cluster.path, "events", file, "--where", "key = 'k' AND partition = 0", "--json")
+    where = "topic IN ('events', 'x') AND key = 'k' AND partition = 0"
+    done = export(cluster.path, "events", file, "--where", where, "--json")
     assert done.exit_code == 0, done.output
+    (told,) = caplog.messages
+    assert "not read: x; read are: events" in told
     assert json.loads(done.stdout)["records"] == 2
     if name.endswith("json"):
         assert [json.loads(line)["offset"] for line in file.read_text().splitlines()] == [0, 3]

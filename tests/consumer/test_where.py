@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import spark_kbatch
 from spark_kbatch import Cluster
-from spark_kbatch.columns.reading import decoders, pinned, pinned_where
+from spark_kbatch.columns.reading import Scan, pinned, pinned_where
 from spark_kbatch.condition.binding import Bound
 from spark_kbatch.consumer import matching, reading
 from spark_kbatch.consumer.rows import ROW_SCHEMA, Rows
@@ -46,11 +46,11 @@ class Load:
     def __init__(self, topics: Cluster, where: str, **options: str) -> None:
         given = {"path": str(topics.path), "subscribe": "t", **options, "where": where}
         self._options = parse_read_options(given)
-        self._columns = pinned(self._options.values)
-        self._where = pinned_where(self._options.where, self._columns)
-        assert self._where is not None
+        columns = pinned(self._options.values)
+        where = pinned_where(self._options.where, columns)
+        self._scan = Scan(["partition", "offset"], columns, where)
         self.reader = reader_of(topics)
-        self.tasks = self.reader.plan(self._options, self._where.condition)
+        self.tasks = self.reader.plan(self._options, self._scan.condition)
 
     def ranges(self) -> list[tuple[int, int, int]]:
         """Return the pieces of all tasks: partition, start and end."""
@@ -59,8 +59,8 @@ class Load:
 
     def collect(self, action: str = "1") -> list[tuple[int, int]]:
         """Return partition and offset of all rows."""
-        names = ["partition", "offset"]
-        typed, where = decoders(self._columns, self._where, names)
+        names = self._scan.names
+        typed, where = self._scan.decoders()
         return [
             (row["partition"], row["offset"])
             for task in self.tasks
@@ -148,6 +148,11 @@ def test_topics_that_are_not_read_are_told(
     (told,) = caplog.messages
     assert "not read: u; read are: t" in told
     caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert cluster.read("t", where=where).read_all().num_rows
+    (told,) = caplog.messages
+    assert "not read: u; read are: t" in told
+    caplog.clear()
     planner, condition = _stream(cluster, where, maxOffsetsPerTrigger="5")
     start = planner.initial()
     with caplog.at_level(logging.WARNING):
@@ -177,16 +182,16 @@ def test_a_stream_has_pieces_of_what_can_match_and_all_its_offsets(cluster: Clus
             "where": "offset > 4",
         }
     )
-    where = pinned_where(options.where, pinned(options.values))
-    assert where is not None
+    columns = pinned(options.values)
+    scan = Scan(["offset"], columns, pinned_where(options.where, columns))
     planner = StreamPlanner(options, lambda: reader_of(cluster).source, lambda: 0)
     start = planner.initial()
     end = planner.latest(start)
-    tasks = planner.plan(start, end, where.condition)
+    tasks = planner.plan(start, end, scan.condition)
     assert [piece.wanted[1:] for pieces in tasks for piece in pieces] == [(5, 10), (5, 7)]
     assert end == planner.latest(end)
-    typed, condition = decoders(pinned(options.values), where, ["offset"])
-    read = reader_of(cluster).read_stream_task(tasks[1], ["offset"], options, typed, condition)
+    typed, where = scan.decoders()
+    read = reader_of(cluster).read_stream_task(tasks[1], scan.names, options, typed, where)
     assert [one for batch in read for one in batch["offset"].to_pylist()] == [5, 6]
 
 

@@ -12,12 +12,12 @@ import spark_kbatch
 TWO_TASKS = """
 import gc, importlib.machinery, sys
 sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec("pyspark.daemon", None)
-from spark_kbatch.columns.reading import PinnedColumns
+from spark_kbatch.columns.reading import Scan
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.spark.reader import KBatchReader
 
 options = parse_read_options({"path": sys.argv[1], "subscribe": "events"})
-reader = KBatchReader(options, ["value"], PinnedColumns())
+reader = KBatchReader(options, Scan(["value"]))
 (partition,) = reader.partitions()
 for _ in range(2):
     print(gc.get_freeze_count(), sum(batch.num_rows for batch in reader.read(partition)))

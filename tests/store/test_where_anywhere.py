@@ -21,7 +21,7 @@ import pytest
 import spark_kbatch
 from spark_kbatch import Cluster, TopicConfig
 from spark_kbatch.bucket.maintenance import Maintenance
-from spark_kbatch.columns.reading import decoders, pinned, pinned_where
+from spark_kbatch.columns.reading import Scan, pinned, pinned_where
 from spark_kbatch.consumer.stream_planner import StreamPlanner
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.stores import open_for_reading
@@ -131,11 +131,11 @@ def by_batch(cluster: Cluster, where: str | None, given: dict[str, str]) -> list
     texts = {"path": "/unused", "subscribe": TOPIC, **given} | ({"where": where} if where else {})
     options = parse_read_options(texts)
     columns = pinned(options.values)
-    condition = pinned_where(options.where, columns)
-    typed, chosen = decoders(columns, condition, NAMES)
+    scan = Scan(NAMES, columns, pinned_where(options.where, columns))
+    typed, chosen = scan.decoders()
     reader, action = reader_of(cluster), uuid.uuid4().hex
     found = list[Row]()
-    for task in reader.plan(options, condition and condition.condition):
+    for task in reader.plan(options, scan.condition):
         found += _rows(reader.read_task(task, NAMES, options, action, typed, chosen))
     return sorted(found)
 
@@ -144,13 +144,13 @@ def by_stream(cluster: Cluster, where: str | None, given: dict[str, str]) -> lis
     texts = {"path": "/unused", "subscribe": TOPIC, "startingOffsets": "earliest", **given}
     options = parse_stream_read_options(texts | ({"where": where} if where else {}))
     columns = pinned(options.values)
-    condition = pinned_where(options.where, columns)
-    typed, chosen = decoders(columns, condition, NAMES)
+    scan = Scan(NAMES, columns, pinned_where(options.where, columns))
+    typed, chosen = scan.decoders()
     reader = reader_of(cluster)
     planner = StreamPlanner(options, lambda: reader.source, lambda: 0)
     start, found = planner.initial(), list[Row]()
     while (end := planner.latest(start)) != start:
-        for task in planner.plan(start, end, condition and condition.condition):
+        for task in planner.plan(start, end, scan.condition):
             found += _rows(reader.read_stream_task(task, NAMES, options, typed, chosen))
         start = end
     return sorted(found)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 import spark_kbatch
-from spark_kbatch.columns.reading import PinnedColumns
+from spark_kbatch.columns.reading import Scan
 from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.write import parse_write_options
@@ -184,7 +184,7 @@ def _served(folder: Path) -> Iterator[Server]:
 def _read(folder: Path, options: Mapping[str, str]) -> list[Stay]:
     """Plan a read, and follow its task."""
     planned = KBatchReader(
-        parse_read_options({"subscribe": "events"} | options), ["key", "value"], PinnedColumns()
+        parse_read_options({"subscribe": "events"} | options), Scan(["key", "value"])
     )
     [partition] = planned.partitions()
     task, partition = pickle.loads(pickle.dumps((planned, partition)))
