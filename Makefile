@@ -60,7 +60,7 @@ test-spark: java $(INSTALLED) ## Run the tests that need Spark and are not slow
 
 soak: java $(INSTALLED) ## Run the slow tests, those that do more here than in `test`, and what `test` has with Spark on 4.0 and 4.1
 	HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) -m '(slow or more_in_soak) and not interop' $(SHOWN_TWICE)
-	set -e; for version in $(OLDER); do $(MAKE) VENV=.venv-$$version SPARK="==$$version.*" test-spark; done
+	set -e; for version in $(OLDER); do HYPOTHESIS_PROFILE=soak $(MAKE) VENV=.venv-$$version SPARK="==$$version.*" test-spark; done
 
 lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest versions that pyproject.toml accepts
 	mkdir -p build

@@ -22,6 +22,7 @@ from spark_kbatch.cli.main import cli
 from spark_kbatch.cli.parameters import parse_properties
 from spark_kbatch.options.remote import parse_cluster_options
 from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK, SPARK
+from tests.support import more_in_soak
 from tests.support.generated_docs import DOCS, GENERATED, section
 
 README = REPOSITORY / "README.md"
@@ -86,8 +87,9 @@ def test_examples_pair_each_python_block_with_the_text_block_after_it() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.more_in_soak
 def test_python_blocks_run_as_pasted_and_print_what_the_pages_show(tmp_path: Path) -> None:
-    """Later blocks of a page use names of earlier ones."""
+    """Later blocks of a page use names of earlier ones. Only soak takes all pages; README is always there."""
     found = {
         str(page.relative_to(REPOSITORY)): [
             example
@@ -95,7 +97,7 @@ def test_python_blocks_run_as_pasted_and_print_what_the_pages_show(tmp_path: Pat
             # Spark 4.0 has no functions of columns.
             if SPARK >= (4, 1) or "_avro(" not in example.code
         ]
-        for page in PAGES
+        for page in PAGES[:: 1 if more_in_soak.is_soak() else 3]
         if SPARK >= SHOWN_SINCE.get(page.name, (4, 0))
     }
     assert found["README.md"]
