@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession, functions
 
+from tests.conftest import SPARK
 from tests.support.frames import kafkas_partition
 from tests.support.parity_sites import Message, Read, Site, refused, rows, values
 
@@ -386,7 +387,9 @@ def test_load_refuses(
     spark: SparkSession, site: Site, options: dict[str, str], said: list[str]
 ) -> None:
     with refused(*said):
-        site.read(spark, **options)
+        found = site.read(spark, **options)
+        if site.format == "kafka" and SPARK < (4, 1):  # which compares offsets when it plans
+            found.count()
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import ast
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
 
+from tests.conftest import SPARK
 from tests.interop.test_batch_parity import LONG_MAX, offsets, timed
 from tests.support.parity_sites import Message, Site, refused, values
 
@@ -53,7 +54,8 @@ def end_of(progress: Any) -> dict[str, dict[str, int]]:
     """Return the end offsets in a progress report, of topics only."""
     (source,) = progress["sources"]
     end = source["endOffset"]
-    given = json.loads(end) if isinstance(end, str) else end
+    # PySpark before 4.2 writes it as Python does, which for offsets is JSON with other quotes.
+    given = ast.literal_eval(end) if isinstance(end, str) else end
     return {topic: parts for topic, parts in given.items() if not topic.startswith("@")}
 
 
@@ -89,7 +91,10 @@ def test_a_limit_is_shared_among_the_partitions_by_their_sizes(
 
     # 20 of 43 are 14.4, 5.1 and 0.5, which counts as one; then 20 of 23, then the rest.
     ends = [tuple(batch.ends[topic].values()) for batch in stream.run()]
-    assert ends == [(14, 5, 1), (28, 10, 1), (31, 11, 1)]
+    if site.format == "kbatch" and SPARK < (4, 2):  # which has no limits for sources in Python
+        assert ends == [sizes]
+    else:
+        assert ends == [(14, 5, 1), (28, 10, 1), (31, 11, 1)]
 
 
 def test_once_ignores_the_limit(
