@@ -40,7 +40,7 @@ PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
 SHOWN_TWICE := $(if $(SPARK),,--deselect tests/test_notebooks.py::test_notebook_runs_and_shows_what_it_is_stored_with)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-spark soak lowest interop fuzz lint format docs dist stranger bench bench-check bench-bucket bench-kafka notebooks clean java
+.PHONY: help demo test test-fast test-spark soak lowest interop parity fuzz lint format docs dist stranger bench bench-check bench-bucket bench-kafka notebooks clean java
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
@@ -71,6 +71,10 @@ lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest version
 
 interop: java $(INSTALLED) ## Test against a real Kafka broker and its tools, fetched by Maven, with kcat, a schema registry, and on servers of object stores
 	$(PYTEST) $(PARALLEL_INTEROP) -m interop tests/interop tests/server tests/bucket
+	set -e; for version in $(OLDER); do $(MAKE) VENV=.venv-$$version SPARK="==$$version.*" parity; done
+
+parity: java $(INSTALLED) ## Compare with Spark's own connector, and submit a job; needs Maven
+	$(PYTEST) $(PARALLEL_INTEROP) -m 'interop or slow' tests/interop/test_batch_parity.py tests/interop/test_stream_parity.py tests/spark/test_shipped.py
 
 fuzz: $(INSTALLED) ## Read randomly damaged batches, logs and clusters, with bounds checks in compiled code
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/bounds-checked KBATCH_FUZZ_ROUNDS=$${KBATCH_FUZZ_ROUNDS:-10000} $(PY) -m pytest $(PARALLEL_FUZZ) tests/fuzz

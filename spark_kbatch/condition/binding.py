@@ -174,7 +174,9 @@ class _Binder:
             if not is_key:
                 if not types.is_struct(type_):
                     self._refuse(
-                        name, f"{before} is {_kind(type_).shown.format(type_)}, which has no fields"
+                        name,
+                        f"{before} is {_kind(type_).shown.format(type_)}, which has no fields"
+                        + "; write headers['name']" * (before == "headers"),
                     )
                 step = self._index(name, part, before, type_)
                 type_ = type_.field(step).type

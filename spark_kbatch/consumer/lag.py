@@ -30,8 +30,9 @@ from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options import arguments
 
-# Spark's own connector, which measures with Kafka's client on every version.
-_KAFKA = "KafkaV2["
+# What a source's description has in it: of Spark's own connector, which measures with Kafka's client on every version,
+# and of sources in Python.
+_KAFKA, _PYTHON = "KafkaV2[", "PythonMicroBatchStream"
 TOLD_NO_ENDS = (
     "a query's progress does not tell where the logs end before Spark 4.2, which is the first to ask its sources for "
     "that. Use it, or a newer one; or give the source the option 'commit.group.id', and look at the lag of that "
@@ -56,11 +57,11 @@ def lag(progress: Mapping[str, Any] | None) -> Lag | None:
     behind: dict[TopicPartition, int] = {}
     for source in _sources(progress):
         end, _ = _offset(source.get("endOffset"))
-        if end is None:
+        description = str(source.get("description"))
+        if end is None or not (_KAFKA in description or _PYTHON in description):
             continue  # it reads no topics, or has planned nothing yet
         latest, is_log_end = _offset(source.get("latestOffset"))
-        is_of_kafka = str(source.get("description")).startswith(_KAFKA)
-        if not is_of_kafka and (tells_no_log_ends() if latest is None else not is_log_end):
+        if _PYTHON in description and (tells_no_log_ends() if latest is None else not is_log_end):
             raise ConfigError(TOLD_NO_ENDS)
         if latest is None:
             return None  # this micro-batch was planned by an earlier run

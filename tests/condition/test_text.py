@@ -80,6 +80,7 @@ REFUSED = [
     ("value.tex = 'a'", 1, "field of value has the name 'tex'; the nearest is text"),
     ("key.a = 'a'", 1, "key is BINARY, which has no fields"),
     ("value.list.a = 5", 1, "an array, which has no fields"),
+    ("headers.n = 'a'", 1, "an array, which has no fields; write headers['name']"),
     ("value['text'] = 'a'", 1, "write a dot before a field"),
     ("headers['n']['m'] = 'a'", 1, "for headers and for maps"),
     ("value = 'a'", 1, "a struct, of which IS NULL"),

@@ -113,10 +113,20 @@ def test_sparks_own_connector_has_the_lag_that_its_metrics_say() -> None:
         ),
         pytest.param(progress(source({"logOffset": 3}, None)), id="files"),
         pytest.param(progress(source({"shards": {"s-1": 3}}, {"s": {"s-1": 4}})), id="others"),
+        pytest.param(
+            progress(source({"a": {"0": 3}}, {"a": {"0": 4}}, "EventHubs")), id="like ours"
+        ),
     ],
 )
 def test_a_progress_that_tells_no_lag_has_none(told: Any) -> None:
     assert lag(told) is None
+
+
+def test_sources_of_others_are_passed_over() -> None:
+    others = source({"hub": {"0": 3}}, None, "EventHubs")
+    ours = source({"a": {"0": 4}}, {"a": {"0": 6}, **MARKED})
+
+    assert lag(progress(others, ours)) == lag(progress(ours)) == Lag(2, 2, 2.0, {A0: 2})
 
 
 def test_all_forms_of_a_progress_tell_the_same() -> None:
