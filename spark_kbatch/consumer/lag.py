@@ -57,7 +57,7 @@ def lag(progress: Mapping[str, Any] | None) -> Lag | None:
     behind: dict[TopicPartition, int] = {}
     for source in _sources(progress):
         end, _ = _offset(source.get("endOffset"))
-        description = str(source.get("description"))
+        description = str(source.get("description", _PYTHON))
         if end is None or not (_KAFKA in description or _PYTHON in description):
             continue  # it reads no topics, or has planned nothing yet
         latest, is_log_end = _offset(source.get("latestOffset"))
