@@ -178,6 +178,10 @@ def test_deleted_records_fail_the_query_or_are_skipped(
     with refused("failOnDataLoss"):
         Stream(spark, site, checkpoint, **options).run()
     lenient = Stream(spark, site, checkpoint, **options, failOnDataLoss="false")
+    if site.format == "kafka" and (4, 1) <= SPARK < (4, 2):  # whose own connector fails here
+        with refused("is null"):
+            lenient.run()
+        return
     assert [batch.values for batch in lenient.run()] == [["d"]]
 
 
