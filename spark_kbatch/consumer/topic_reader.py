@@ -583,10 +583,11 @@ class TopicReader:
             ConfigError: a text that is not taken, or that does not fit the columns; says where.
         """
         from spark_kbatch.consumer import matching  # noqa: PLC0415  above
+        from spark_kbatch.consumer.rows import BYTES  # noqa: PLC0415  likewise
 
         if isinstance(text, matching.Where):
             return text
-        typed = typed or matching.BYTES
+        typed = typed or BYTES
         condition = matching.bound(text, typed.schema, name)
         matching.warn_of_other_topics(condition, topics)
         return matching.Where(condition, typed)
