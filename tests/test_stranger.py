@@ -153,7 +153,9 @@ def said_to_install(wheel: Path) -> list[str]:
                 name, _, extra = word.partition("[")
                 if name in (".", "spark-kbatch"):
                     extras |= set(filter(None, extra.rstrip("]").split(",")))
-                elif not name.startswith("-"):
+                elif not name.startswith(
+                    ("-", "pyspark==")
+                ):  # an older one, in place of the newest
                     others.add(word)
     return [f"{wheel}[{','.join(sorted(extras))}]", *sorted(others)]
 
