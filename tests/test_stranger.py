@@ -153,9 +153,8 @@ def said_to_install(wheel: Path) -> list[str]:
                 name, _, extra = word.partition("[")
                 if name in (".", "spark-kbatch"):
                     extras |= set(filter(None, extra.rstrip("]").split(",")))
-                elif not name.startswith(
-                    ("-", "pyspark==")
-                ):  # an older one, in place of the newest
+                # Not an older Spark in place of the newest.
+                elif not name.startswith(("-", "pyspark==")):
                     others.add(word)
     return [f"{wheel}[{','.join(sorted(extras))}]", *sorted(others)]
 

@@ -187,7 +187,7 @@ def pinned_where(text: str | None, columns: PinnedColumns) -> PinnedWhere | None
 
 @dataclass(frozen=True)
 class Scan:
-    """What one read makes of records: the columns of its rows, and the rows that it keeps."""
+    """The columns of one read's rows, and the condition of the rows that it keeps."""
 
     names: Sequence[str]  # of the columns that are wanted
     columns: PinnedColumns = field(default_factory=PinnedColumns)

@@ -176,7 +176,7 @@ class _Binder:
                     self._refuse(
                         name,
                         f"{before} is {_kind(type_).shown.format(type_)}, which has no fields"
-                        + "; write headers['name']" * (before == "headers"),
+                        + ("; write headers['name']" if before == "headers" else ""),
                     )
                 step = self._index(name, part, before, type_)
                 type_ = type_.field(step).type

@@ -59,7 +59,7 @@ def lag(progress: Mapping[str, Any] | None) -> Lag | None:
         end, _ = _offset(source.get("endOffset"))
         description = str(source.get("description", _PYTHON))
         if end is None or not (_KAFKA in description or _PYTHON in description):
-            continue  # it reads no topics, or has planned nothing yet
+            continue  # it reads no topics, has planned nothing yet, or is of another connector
         latest, is_log_end = _offset(source.get("latestOffset"))
         if _PYTHON in description and (tells_no_log_ends() if latest is None else not is_log_end):
             raise ConfigError(TOLD_NO_ENDS)

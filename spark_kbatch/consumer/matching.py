@@ -137,7 +137,12 @@ def windows(
 
 
 def warn_of_other_topics(condition: Bound, topics: Collection[str] | None) -> None:
-    """Log a warning if a condition asks for topics that are not among those that are read; None for unknown ones."""
+    """Log a warning if a condition asks for topics that are not read.
+
+    Args:
+        condition: of the read.
+        topics: that are read; with None there is no warning.
+    """
     named = {
         name
         for leaf in leaves(condition)

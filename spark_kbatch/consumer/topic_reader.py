@@ -577,7 +577,7 @@ class TopicReader:
             text: of the condition; one that is made already is returned.
             typed: what keys and values become; bytes if None.
             name: of the option or argument, for errors.
-            topics: that are read; a condition on others alone is warned of.
+            topics: that are read: a warning names others that the condition asks for; None for no warning.
 
         Raises:
             ConfigError: a text that is not taken, or that does not fit the columns; says where.

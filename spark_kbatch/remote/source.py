@@ -86,7 +86,7 @@ class RemoteView:
     def start_by_time(self, timestamp_ms: int, *, end_offset: int) -> int:
         """Return an offset before which no record has that time or a later one, 0 if none is known.
 
-        It looks into one segment, and not behind it, so that no answer proves nothing.
+        A broker looks into one segment and no further, so that no answer proves nothing.
         Source: Kafka storage/.../log/UnifiedLog.java fetchOffsetByTimestamp.
         """
         found = self._times.of(self._topic_partition, timestamp_ms)

@@ -228,9 +228,8 @@ def bench_through_spark(
 def bench_one_key(spark: SparkSession, broker: Broker, targets: Targets) -> None:
     """The rows of one key: by a condition of the source, and by Spark's filter of the connector's rows."""
     topic = "keyed"
-    broker.create_topic(
-        topic, partitions=PARTITIONS, retention_ms=-1
-    )  # the rows' times are long ago
+    # The rows' times are long ago.
+    broker.create_topic(topic, partitions=PARTITIONS, retention_ms=-1)
     sink = keyed_rows(spark, 0, WHERE_ROWS).write.format("kbatch").mode("append")
     sink.option("kafka.bootstrap.servers", broker.address).option("topic", topic).save()
     key = one_key(7)

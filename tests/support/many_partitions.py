@@ -41,9 +41,8 @@ class ManyPartitions(ScriptedCluster):
         self.asked_for: list[dict[int, int]] = []  # offset by partition, of each fetch
         self.room = PARTITIONS  # partitions with records in an answer
         self.refuse: Callable[[int, int], int] = lambda _count, _partition: ErrorCode.NONE
-        self.ids: list[uuid.UUID | None] = [
-            None
-        ]  # of the topic, from fetch to fetch; the last one stays
+        # Of the topic, from fetch to fetch; the last one stays.
+        self.ids: list[uuid.UUID | None] = [None]
 
     def _metadata(self, _node: int, _request: Request) -> Any:
         partitions = [
