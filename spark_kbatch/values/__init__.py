@@ -10,6 +10,7 @@ in the schemas that it has.
     defaults       default values of fields
     framing        Confluent's magic byte and schema id
     avro_decoder   bytes -> an Arrow array, with an error for each bad row
+    slots          what kernels store numbers in -> an Arrow array
     avro_encoder   an Arrow array -> bytes, with an error for each bad row
     sources        the columns that the encoder reads
     decoded        what decoding makes of rows, and what is wrong with one; UTF-8 -> strings;
