@@ -133,9 +133,9 @@ class PinnedJson:
 
     def type(self) -> pa.DataType:
         """Return the type of the column."""
-        from spark_kbatch.values.types import without_metadata  # noqa: PLC0415  planning without a format
+        from spark_kbatch.values.types import column_type  # noqa: PLC0415  planning without a format
 
-        return without_metadata(self.kind)
+        return column_type(self.kind)
 
     def decoder(
         self, registry: RegistryOptions | None, new: Iterable[NewSchema] = ()

@@ -551,7 +551,7 @@ def _as_text(name: str, value: Any, row: Option) -> Any:
     elif part == "schema" and isinstance(value, Mapping | list):
         value = json.dumps(value)
     row.parse(value)
-    return str(value).lower() if isinstance(value, bool) else value
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def registry_keys(registry: Any) -> dict[str, str]:

@@ -364,6 +364,17 @@ def _projected(kind: pa.DataType, wanted: Wanted, path: str, *, renames: bool) -
     return pa.struct(fields)
 
 
+def column_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type as columns have it: without what the fields are called in JSON."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(one.name, column_type(one.type)) for one in kind])
+    if pa.types.is_list(kind):
+        return array_of(column_type(kind.value_type))
+    if pa.types.is_map(kind):
+        return map_of(column_type(kind.item_type))
+    return kind
+
+
 def json_name(field: pa.Field) -> str:
     """Return what the field of a struct is called in JSON."""
     name = (field.metadata or {}).get(JSON_NAME, field.name.encode())
