@@ -161,7 +161,7 @@ class AvroDecoder:
             )  # fmt: skip
 
         errors = [*routes.errors, *self._errors(slots.fill(decode), rows, routes)]
-        values = slots.array(rows.data, compiled.constants)
+        values = slots.array(self._layout.root, rows.data, compiled.constants)
         return DecodedValues(values, routes.schema_ids, tuple(sorted(errors)))
 
     def _routes(self, rows: ByteStrings, schema_id: int | None) -> _Routes:

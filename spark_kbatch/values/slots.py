@@ -99,7 +99,7 @@ class SlotArrays:
     """
 
     def __init__(self, its_layout: ColumnLayout, count: int, memory_max: int | None) -> None:
-        self._layout, self._count = its_layout, count
+        self._count = count
         self._memory_left = _NO_LIMIT if memory_max is None else memory_max
         self._levels = np.array(its_layout.slot_levels, np.int64)
         self.counts = np.zeros(its_layout.levels_count, np.int64)
@@ -161,30 +161,27 @@ class SlotArrays:
         base = int(self.bases[number])
         return self.values[base : base + int(self.counts[level])]
 
-    def array(self, data: Array, others: Array) -> pa.Array:
-        """Return the decoded rows as an Arrow array, once.
+    def array(self, column: Column, data: Array, others: Array) -> pa.Array:
+        """Return a column as an Arrow array, with all its children, once.
 
         Args:
+            column: of the layout.
             data: uint8, the bytes of rows, where spans lie.
             others: uint8, where negative spans lie.
         """
-        return self._array(self._layout.root, data, others)
-
-    def _array(self, column: Column, *sources: Array) -> pa.Array:
-        """Return a column as an Arrow array, with all its children."""
         count = int(self.counts[column.level])
         if column.kind == columns.NULL:
             return pa.nulls(count)
         base = int(self.bases[column.slot])
         values, valid = self.values[base : base + count], self.valid[base : base + count]
-        children = [self._array(child, *sources) for child in column.children]
+        children = [self.array(child, data, others) for child in column.children]
         match column.kind:
             case columns.STRUCT:
                 return assembled(column.type, count, valid, [], children)
             case columns.LIST | columns.MAP:
                 return _lists(column, values, valid, children)
             case columns.BYTES | columns.TEXT:
-                return self._strings(column, values, valid, *sources)
+                return self._strings(column, values, valid, data, others)
             case columns.DECIMAL:
                 halves = np.stack([values, self.slot(column.slot + 1, column.level)], axis=1)
                 return assembled(column.type, count, valid, [halves])
