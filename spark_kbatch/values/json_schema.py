@@ -186,7 +186,7 @@ class _Schemas:
             return map_of(self.type(f"{at}/additionalProperties", inside))
         fields: list[pa.Field] = []
         for name in properties:
-            below = f"{at}/properties/{name.replace('~', '~0').replace('/', '~1')}"
+            below = f"{at}/properties/{_escaped(name)}"
             try:
                 fields.append(pa.field(name, self.type(below, inside)))
             except SchemaError as error:
@@ -197,6 +197,10 @@ class _Schemas:
 
 def _refused(at: str, reason: str) -> SchemaError:
     return SchemaError(at, f"{reason}; name the fields that are wanted without it, or give the columns as a DDL")  # fmt: skip
+
+
+def _escaped(key: str) -> str:
+    return key.replace("%", "%25").replace("~", "~0").replace("/", "~1")
 
 
 def _unescaped(key: str) -> str:
