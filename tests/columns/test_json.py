@@ -247,14 +247,16 @@ def test_a_registry_is_asked_once_for_a_load_and_not_by_its_tasks(
         rows = cluster.read(
             topic, registry=fake.url, value_format="json", value_subject="orders-value"
         )
-        asked = len(fake.asked)
+        assert len(fake.asked) == 1
         assert rows.read_all()["value"].to_pylist() == [{"city": "Rome"}, {"city": None}]
-        options = parse_value_keywords(fake.url, {"value_format": "json"}, ["orders"])
-        assert NewSchemas(pinned(options), monotonic_ms=lambda: 10**9).found() == ()
-        assert asked == 1
         found = read(cluster, topic, fake.url, value_schema="city string")
         assert found["value"].to_pylist() == [{"city": "Rome"}, {"city": None}]
-        assert len(fake.asked) == asked
+        assert len(fake.asked) == 1
+        columns = pinned(parse_value_keywords(fake.url, {"value_format": "json"}, ["orders"]))
+        asked, minutes = len(fake.asked), itertools.count()
+        new = NewSchemas(columns, monotonic_ms=lambda: 60_000 * next(minutes))
+        assert (new.found(), new.found()) == ((), ())
+        assert len(fake.asked) == asked  # of a stream
     known.registry_of.cache_clear()
 
 
@@ -278,7 +280,7 @@ def test_a_schema_may_be_a_file_with_others_beside_it_or_text(
     [
         ({"value_schema": "id bignt"}, r"^\.id: .* types are boolean, .*\(value_schema\)$"),
         ({"value_schema": "id:-1"}, r"\(value_schema\)$"),
-        ({"value_schema": '{"type": "object", "properties": {"a": {"not": {}}}}'}, r"#/properties/a: .*not.*\(the schema in value_schema\)$"),
+        ({"value_schema": '{"type": "object", "properties": {"a": {"not": {}}}}'}, r"^#/properties/a/not: .not. is not supported; .* \(the schema in value_schema\)$"),
         ({"value_schema": "file:/no/such.json"}, "'file:/no/such.json', which cannot be read: No such file"),
         ({"value_schema": DDL, "value_fields": "idd"}, r"the struct has no field 'idd'; did you mean 'id'\?"),
         ({"value_schema": DDL, "value_fields": "customer.id.x"}, r"^\.customer\.id: int has no field 'x'"),
@@ -338,5 +340,5 @@ def test_an_array_of_any_origin_is_decoded(registry: Any) -> None:
     decoded = spark_kbatch.decode_values(values, value_format="json", value_fields="id", **framing)
     assert decoded.values.to_pylist() == [{"id": 3}]
     assert decoded.schema_ids.tolist() == [ORDER_ID]
-    with pytest.raises(SchemaError, match="id bignt"):
+    with pytest.raises(SchemaError, match=r"^\.id: a type is missing at character 4"):
         spark_kbatch.decode_values(array, value_format="json", value_schema="id bignt")
