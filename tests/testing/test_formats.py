@@ -162,7 +162,7 @@ def test_rows_of_json_come_back_as_dicts() -> None:
     given = {"value_format": "json", "value_schema": "id bigint, tags map<string, int>"}
     rows = [{"id": 1, "tags": {"a": 1}}, None]
     formats = formats_of("orders", None, given, lambda: "no registry")
-    table = from_one_of(rows, None, None, None, formats)
+    table = from_one_of([{"value": one} for one in rows], None, None, None, formats)
 
     found = spark_kbatch.decode_values(table["value"], **given).values
     assert formats.decoded(pa.table({"value": found})) == [{"value": one} for one in rows]
