@@ -1,4 +1,4 @@
-"""Values as columns: Avro <-> Arrow.
+"""Values as columns: Avro and JSON <-> Arrow.
 
 Pure, as `record/` is: no files, clocks, threads or logging, and nothing of Spark or of a registry, which hands
 in the schemas that it has.
@@ -14,6 +14,7 @@ in the schemas that it has.
     sources        the columns that the encoder reads
     decoded        what decoding makes of rows, and what is wrong with one; UTF-8 -> strings;
                    columns as Python objects, for JSON
+    types          a DDL in Spark's syntax -> the Arrow type that JSON is read as; the wanted part of it
     flat           Arrow arrays as flat arrays, and back
 
 A value is decoded in two steps. The kernel (`kernels/avro`) walks through the bytes of each row as the program
