@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.functions import col, from_json
+from pyspark.sql.functions import col, from_json, lit
 
 from spark_kbatch.values.json_decoder import JsonDecoder
 from spark_kbatch.values.types import parse_ddl
@@ -45,11 +45,12 @@ def table() -> list[Difference]:
     _, _, section = page.partition("## What differs from Spark's `from_json`\n")
     rows = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith("| ")]
     cells = ([one.strip() for one in row.strip("|").split(" | ")] for row in rows[1:])
-    return [Difference(what, *map(unquoted, row[:1]), as_bytes(unquoted(row[1])), *map(unquoted, row[2:])) for what, *row in cells]
-
-
-def unquoted(cell: str) -> str:
-    return cell.strip("`")
+    return [
+        Difference(
+            what, kind.strip("`"), as_bytes(value.strip("`")), here.strip("`"), there.strip("`")
+        )
+        for what, kind, value, here, there in cells
+    ]
 
 
 def as_bytes(text: str) -> bytes:
@@ -58,8 +59,8 @@ def as_bytes(text: str) -> bytes:
     for at, part in enumerate(re.split("⟨(.*?)⟩", text)):
         if at % 2 == 0:
             found += part.encode()
-        elif "×" in part:
-            count, what = part.split(" × ")
+        elif " of " in part:
+            count, what = part.split(" of ")
             found += what.encode() * int(count)
         else:
             found += bytes.fromhex(part)
@@ -84,18 +85,24 @@ def shown(spark: SparkSession) -> list[tuple[str, str]]:
     """What each row of the table is, here and there, as Spark shows it."""
     today = datetime.now(UTC).date().isoformat()
     values = [pa.array([one.value], pa.binary()) for one in DIFFERENCES]
-    found = [JsonDecoder(parse_ddl(one.ddl)).decode(array) for one, array in zip(DIFFERENCES, values, strict=True)]
-    theirs = [by_spark(number, one.ddl).cast("string").alias(f"c{number}") for number, one in enumerate(DIFFERENCES) if one.there != FAILS]
-    there = in_one_row(spark, values).select(*theirs).first().asDict()
-    ours = [col(f"c{number}").cast("string").alias(f"c{number}") for number in range(len(found))]
-    here = in_one_row(spark, (one.values for one in found)).select(*ours).first().asDict()
-    return [
-        (
-            "error" if one.errors else here[f"c{number}"] or "NULL",
-            (there.get(f"c{number}", FAILS) or "NULL").replace(today, "TODAY"),
-        )
-        for number, one in enumerate(found)
+    theirs = [
+        lit(FAILS) if one.there == FAILS else by_spark(number, one.ddl).cast("string")
+        for number, one in enumerate(DIFFERENCES)
     ]
+    there = only_row(in_one_row(spark, values).select(*theirs))
+    kinds = [parse_ddl(one.ddl) for one in DIFFERENCES]
+    found = [JsonDecoder(kind).decode(one) for kind, one in zip(kinds, values, strict=True)]
+    frame = in_one_row(spark, (one.values for one in found))
+    here = only_row(frame.select(*(col(name).cast("string") for name in frame.columns)))
+    return [
+        ("error" if one.errors else ours or "NULL", (other or "NULL").replace(today, "TODAY"))
+        for one, ours, other in zip(found, here, there, strict=True)
+    ]
+
+
+def only_row(frame: DataFrame) -> Sequence[str | None]:
+    (row,) = frame.collect()
+    return row
 
 
 def test_the_table_is_there() -> None:
@@ -130,7 +137,9 @@ def test_all_other_values_are_those_of_from_json(spark: SparkSession) -> None:
         theirs = [by_spark(number, ddl(one)) for number, one in enumerate(kinds)]
         table = in_one_row(spark, columns).select(*theirs).toArrow()
 
-        for seed, kind, column, there in zip(seeds[at:], kinds, columns, table.columns, strict=False):
+        for seed, kind, column, there in zip(
+            seeds[at:], kinds, columns, table.columns, strict=False
+        ):
             here = JsonDecoder(kind).decode(column)
             about = f"{ddl(kind)}: {draws.again(seed)}"
             assert here.errors == (), about

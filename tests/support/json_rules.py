@@ -1,8 +1,8 @@
-"""JSON as columns, decoded slowly by the rules of docs/values.md alone: the judge of the fast decoder.
+"""JSON as columns, decoded slowly by the rules of docs/values.md: the judge of the fast decoder.
 
-Python's `json` says what is JSON; what it takes too much is refused here: a BOM, NaN, digits that are
-not ASCII, lone surrogates, bytes that are not UTF-8, nesting over DEPTH_MAX. Its own scanner is called
-with a wrapper that keeps where each value stands, since a string takes any value as it is written.
+Python's `json` says what is JSON; what it takes too much is refused here: a BOM, NaN, digits that
+are not ASCII, lone surrogates, bytes that are not UTF-8, nesting over DEPTH_MAX. Its scanner is
+called with a wrapper that keeps where each value stands: a string takes any as it is written.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ def _nearest_float(text: str) -> float:
 
 def _day(year: int, month: int, day: int, *time: int) -> Any:
     try:
-        return datetime(year, month, day, *time) if time else date(year, month, day)
+        return (datetime if time else date)(year, month, day, *time)
     except ValueError:
         raise _UnfitError from None
 

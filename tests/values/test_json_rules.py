@@ -64,7 +64,9 @@ def some_rows(rng: random.Random, kind: pa.DataType, *, is_framed: bool) -> list
     rows: list[bytes | None] = [documents.any() for _ in range(DOCUMENTS)]
     if is_framed:
         rows = [framed(rng.choice((0, 7, 2**31 - 1)), row) for row in rows if row is not None]
-        rows += rng.sample((b"", b"\0", b"\0\0\0\0", b"\xff\0\0\0\7{}", b"\0\xff\0\0\7{}", b"{}"), 2)
+        rows += rng.sample(
+            (b"", b"\0", b"\0\0\0\0", b"\xff\0\0\0\7{}", b"\0\xff\0\0\7{}", b"{}"), 2
+        )
     rows += [None, b""]
     rng.shuffle(rows)
     return rows
