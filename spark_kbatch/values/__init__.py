@@ -10,11 +10,13 @@ in the schemas that it has.
     defaults       default values of fields
     framing        Confluent's magic byte and schema id
     avro_decoder   bytes -> an Arrow array, with an error for each bad row
+    slots          what kernels store numbers in -> an Arrow array
     avro_encoder   an Arrow array -> bytes, with an error for each bad row
     sources        the columns that the encoder reads
     decoded        what decoding makes of rows, and what is wrong with one; UTF-8 -> strings;
                    columns as Python objects, for JSON
     types          a DDL in Spark's syntax -> the Arrow type that JSON is read as; the wanted part of it
+    json_schema    JSON Schema -> the Arrow type that its values are read as
     flat           Arrow arrays as flat arrays, and back
 
 A value is decoded in two steps. The kernel (`kernels/avro`) walks through the bytes of each row as the program

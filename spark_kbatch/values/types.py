@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -54,58 +53,60 @@ from spark_kbatch.values.layout import (
     found_fields,
 )
 
-JSON_NAME = (
-    b"json"  # in the metadata of a field that is called so in JSON, and otherwise as a column
-)
-REFUSED = b"refused"  # in the metadata of a field of type null: why its schema has no type
-_SCALARS: Mapping[str, pa.DataType] = {
+JSON_NAME = b"json"  # in a field's metadata: what it is called in JSON, if its column is not
+# In the metadata of a field that has no type, and is null: the path and the reason of the `SchemaError` that says
+# why, with a zero byte between. It is raised only if the field is wanted.
+REFUSED = b"refused"
+_WORDS: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
-    "byte": pa.int8(),
     "smallint": pa.int16(),
-    "short": pa.int16(),
     "int": pa.int32(),
-    "integer": pa.int32(),
     "bigint": pa.int64(),
-    "long": pa.int64(),
     "float": pa.float32(),
-    "real": pa.float32(),
     "double": pa.float64(),
+    "decimal": pa.decimal128(10, 0),
     "string": pa.string(),
     "binary": pa.binary(),
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ltz": pa.timestamp("us", "UTC"),
-    "timestamp with local time zone": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
-    "timestamp without time zone": pa.timestamp("us"),
 }
-_WORDS = {_SCALARS[word]: word for word in reversed(list(_SCALARS))}
-_DECIMALS, _TEXTS = ("decimal", "dec", "numeric"), ("char", "character", "varchar")
-_DECIMAL_DEFAULT = (10, 0)
+_SYNONYMS = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "dec": "decimal",
+    "numeric": "decimal",
+    "timestamp_ltz": "timestamp",
+    "timestamp with local time zone": "timestamp",
+    "timestamp without time zone": "timestamp_ntz",
+}
+_SCALARS = {**_WORDS, **{word: _WORDS[other] for word, other in _SYNONYMS.items()}}
+_DDL_OF = {kind: word for word, kind in _WORDS.items()}
 _ACCEPTED = (
     "types are boolean, tinyint, smallint, int, bigint, float, double, decimal(p, s), string, binary, "
     "date, timestamp, timestamp_ntz, array<T>, map<string, T> and struct<name: T, ...>"
 )
-_EXAMPLE = "'id bigint, tags array<string>'"
 _BACKTICKS = "names with more than letters, digits and underscores stand in backticks: `unit-price`"
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NULLS = "leave NOT NULL out, because a value that cannot be read is null"
+# In capitals, as no word in lower case is.
+_KINDS = {"END": "a comma", "QUOTED": "a name", "TEXT": "the text of the comment"}
 _TOKEN = re.compile(
-    r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
-    |(?P<number>[0-9]+(?:e[0-9]+|[lsyfd]|bd)?(?![A-Za-z0-9_]))
-    |(?P<name>timestamp\s+(?:without|with\s+local)\s+time\s+zone\b|[A-Za-z0-9_]+)
-    |`(?P<quoted>(?:[^`]|``)*)`
-    |(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
-    |(?P<sign>.)""",
+    r"""(?P<SPACE>\s+|--[^\n]*|/\*.*?\*/)
+    |(?P<NUMBER>[0-9]+(?:e[0-9]+|[lsyfd]|bd)?(?![A-Za-z0-9_]))
+    |(?P<DECIMAL>(?:decimal|dec|numeric)\s*\(\s*(?P<digits>[0-9]+)\s*(?:,\s*(?P<scale>[0-9]+)\s*)?\))
+    |(?P<VARCHAR>(?:char|character|varchar)\s*\(\s*[0-9]+\s*\))
+    |(?P<NAME>timestamp\s+(?:without|with\s+local)\s+time\s+zone\b|[A-Za-z0-9_]+)
+    |(?P<QUOTED>`(?:[^`]|``)*`)
+    |(?P<TEXT>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+    |(?P<END>\Z)
+    |(?P<SIGN>.)""",
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
-_END = "end"
-
-
-class _Token(NamedTuple):
-    kind: str  # a group of `_TOKEN`, or `_END`
-    text: str
-    position: int  # characters before it
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def parse_ddl(text: str) -> pa.DataType:
@@ -124,162 +125,124 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._tokens = [*_tokens(text), _Token(_END, "", len(text))]
+        self._tokens = [one for one in _TOKEN.finditer(text) if one.lastgroup != "SPACE"]
         self._index = 0
 
     def whole(self) -> pa.DataType:
         """Return the type of the whole text."""
-        if self._next.kind == _END:
-            raise SchemaError("", f"the DDL is empty; write columns, as in {_EXAMPLE}")
-        if self._next.kind == "quoted" or self._tokens[1].text not in ("", "<", "("):
-            kind = pa.struct(list(self._fields("", 0)))
-        else:
-            kind = self._type("", 0)
-        if self._next.kind != _END:
-            raise self._unexpected("", "a comma", f"columns are written as in {_EXAMPLE}")
+        is_column = [one[0] for one in self._tokens[1:2]] not in ([], [""], ["<"], ["("])
+        kind = pa.struct(list(self._fields("", 0))) if is_column else self._type("", 0)
+        self._expect("END", "", "columns are written as in 'id bigint, tags array<string>'")
         return kind
 
     @property
-    def _next(self) -> _Token:
+    def _next(self) -> re.Match[str]:
         return self._tokens[self._index]
 
-    def _skip(self, text: str) -> bool:
-        """Pass over the next token if it is this sign or word; return True if it was."""
-        is_this = self._next.kind in ("sign", "name") and self._next.text.lower() == text
+    def _skip(self, what: str) -> bool:
+        """Pass over the next token if it is a word, a sign or of a kind; return True if it was."""
+        is_this = what in (self._next.lastgroup, self._next[0].lower())
         self._index += is_this
         return is_this
 
-    def _expect(self, sign: str, path: str, hint: str = "") -> None:
-        if not self._skip(sign):
-            raise self._unexpected(path, repr(sign), hint)
+    def _expect(self, what: str, path: str, hint: str = "") -> None:
+        if not self._skip(what):
+            raise self._missing(_KINDS.get(what, repr(what)), path, hint)
 
-    def _unexpected(self, path: str, wanted: str, hint: str = "") -> SchemaError:
-        """Return an error that says what is wanted in the place of the next token."""
-        found = self._next
-        shown = "the DDL ends" if found.kind == _END else f"there is {found.text!r}"
-        line_start = self._text.rfind("\n", 0, found.position) + 1
+    def _missing(self, what: str, path: str, hint: str) -> SchemaError:
+        """Return an error that says what is missing in the place of the next token."""
+        found, position = self._next[0], self._next.start()
+        line_start = self._text.rfind("\n", 0, position) + 1
         line = self._text.count("\n", 0, line_start) + 1
-        place = f"{f'line {line}, ' if line > 1 else ''}character {found.position - line_start + 1}"
-        return SchemaError(path, f"{wanted} is missing at {place}, where {shown}{hint and '; '}{hint}")  # fmt: skip
+        place = f"{f'line {line}, ' * (line > 1)}character {position - line_start + 1}"
+        there = f"there is {found!r}" if found else "the DDL ends"
+        hint = _NULLS if found.lower() == "not" else hint
+        return SchemaError(path, f"{what} is missing at {place}, where {there}{hint and '; '}{hint}")  # fmt: skip
 
     def _fields(self, path: str, depth: int) -> Iterator[pa.Field]:
         """Yield fields with commas between them."""
         while True:
-            name = self._name(path)
+            name = self._next[0]
+            if not self._skip("NAME"):
+                self._expect("QUOTED", path, _BACKTICKS)
+                name = name[1:-1].replace("``", "`")
+            elif self._next.lastgroup == "SIGN" and self._next[0] not in ":,<>()":
+                raise self._missing(f"the type of {name!r}", path, _BACKTICKS)
             self._skip(":")
-            below = f"{path}.{name}"
-            yield pa.field(name, self._type(below, depth + 1))
-            if self._next.text.lower() == "not":
-                raise self._unexpected(below, "a comma", "leave NOT NULL out: a value that cannot be read is null")  # fmt: skip
+            yield pa.field(name, self._type(f"{path}.{name}", depth + 1))
             if self._skip("comment"):
-                if self._next.kind != "text":
-                    raise self._unexpected(below, "the text of the comment")
-                self._index += 1
+                self._expect("TEXT", f"{path}.{name}")
             if not self._skip(","):
                 return
-
-    def _name(self, path: str) -> str:
-        found = self._next
-        if found.kind not in ("name", "quoted"):
-            raise self._unexpected(path, "a name", _BACKTICKS)
-        self._index += 1
-        if self._next.kind == "sign" and self._next.text not in ":,<>()":
-            raise self._unexpected(path, f"the type of {found.text!r}", _BACKTICKS)
-        return found.text.replace("``", "`")
 
     def _type(self, path: str, depth: int) -> pa.DataType:
         if depth > NESTING_MAX:
             raise SchemaError(path, f"types are nested deeper than {NESTING_MAX}")
-        word = " ".join(self._next.text.lower().split()) if self._next.kind == "name" else ""
-        if word not in (*_SCALARS, *_DECIMALS, *_TEXTS, "array", "map", "struct"):
-            raise self._unexpected(path, "a type", _ACCEPTED)
+        found = self._next
+        word = " ".join(found[0].lower().split())
+        if found.lastgroup == "DECIMAL":
+            kind = _decimal(found, path)
+        elif word in _SCALARS or found.lastgroup == "VARCHAR":
+            kind = _SCALARS.get(word, pa.string())
+        elif word in ("array", "map", "struct"):
+            return self._nested(word, path, depth)
+        else:
+            raise self._missing("a type", path, _ACCEPTED)
         self._index += 1
-        if word in _SCALARS:
-            return _SCALARS[word]
-        if word in _DECIMALS:
-            return self._decimal(path)
-        if word in _TEXTS:
-            self._numbers(path)
-            return pa.string()
-        self._expect("<", path, _ACCEPTED)
-        kind = self._nested(word, path, depth)
-        self._expect(">", path)
         return kind
 
     def _nested(self, word: str, path: str, depth: int) -> pa.DataType:
-        if word == "array":
-            return array_of(self._type(f"{path}[]", depth + 1))
-        if word == "struct":
-            is_empty = self._next.text == ">"
-            return pa.struct([] if is_empty else list(self._fields(path, depth)))
-        if self._next.text.lower() != "string":
-            raise self._unexpected(
-                path, "string", "the keys of a map are the names in a JSON object"
-            )
         self._index += 1
-        self._expect(",", path)
-        return map_of(self._type(f"{path}{{}}", depth + 1))
-
-    def _decimal(self, path: str) -> pa.DataType:
-        given = self._numbers(path) if self._next.text == "(" else _DECIMAL_DEFAULT
-        precision, scale = (*given, 0)[:2]
-        if not max(scale, 1) <= precision <= DECIMAL_DIGITS_MAX or len(given) > 2:
-            raise SchemaError(
-                path,
-                f"decimal({', '.join(map(str, given))}): it has 1 to {DECIMAL_DIGITS_MAX} digits, and none to "
-                "all of them after the point",
-            )
-        return pa.decimal128(precision, scale)
-
-    def _numbers(self, path: str) -> tuple[int, ...]:
-        """Take numbers in brackets."""
-        self._expect("(", path)
-        found: list[int] = []
-        while not found or self._skip(","):
-            if not self._next.text.isdecimal():
-                raise self._unexpected(path, "a number")
-            found.append(int(self._next.text))
-            self._index += 1
-        self._expect(")", path)
-        return tuple(found)
+        self._expect("<", path, _ACCEPTED)
+        if word == "array":
+            kind = array_of(self._type(f"{path}[]", depth + 1))
+        elif word == "map":
+            self._expect("string", path, "keys of a map are names in JSON, which are strings")
+            self._expect(",", path)
+            kind = map_of(self._type(f"{path}{{}}", depth + 1))
+        else:
+            kind = pa.struct([] if self._next[0] == ">" else list(self._fields(path, depth)))
+        self._expect(">", path)
+        return kind
 
 
-def _tokens(text: str) -> Iterator[_Token]:
-    for one in _TOKEN.finditer(text):
-        kind = one.lastgroup or ""
-        if kind != "space":
-            yield _Token(kind, one[kind], one.start())
+def _decimal(found: re.Match[str], path: str) -> pa.DataType:
+    digits, scale = int(found["digits"]), int(found["scale"] or 0)
+    if not max(scale, 1) <= digits <= DECIMAL_DIGITS_MAX:
+        raise SchemaError(path, f"{found[0]}: a decimal has 1 to {DECIMAL_DIGITS_MAX} digits, of which up to all are after the point")  # fmt: skip
+    return pa.decimal128(digits, scale)
 
 
 def array_of(element: pa.DataType) -> pa.DataType:
-    """Return the type of arrays."""
+    """Return the type of arrays of a type."""
     return pa.list_(pa.field("element", element))
 
 
 def map_of(value: pa.DataType) -> pa.DataType:
-    """Return the type of maps, whose keys are strings."""
+    """Return the type of maps from strings to a type."""
     return pa.map_(pa.field("key", pa.string(), nullable=False), pa.field("value", value))
 
 
-def ddl_of(kind: pa.DataType) -> str:
-    """Return the DDL of a type, `struct<id: bigint>`, which `parse_ddl` takes."""
-    types = pa.types
-    if types.is_struct(kind):
-        return (
-            f"struct<{', '.join(f'{quoted_name(one.name)}: {ddl_of(one.type)}' for one in kind)}>"
-        )
-    if types.is_list(kind):
-        return f"array<{ddl_of(kind.value_type)}>"
-    if types.is_map(kind):
-        return f"map<string, {ddl_of(kind.item_type)}>"
-    if types.is_decimal(kind):
-        return f"decimal({kind.precision}, {kind.scale})"
-    return _WORDS.get(kind) or str(kind)
+def columns_ddl(kind: pa.DataType) -> str:
+    """Return the DDL of a struct's fields, `id bigint, tags array<string>`."""
+    return ", ".join(f"{_quoted(one.name)} {ddl_of(one.type)}" for one in kind)
 
 
-def quoted_name(name: str) -> str:
-    """Return a name as a DDL has it: in backticks if need be."""
+def _quoted(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`"
+
+
+def ddl_of(kind: pa.DataType) -> str:
+    """Return the DDL of a type, as `parse_ddl` takes it."""
+    if pa.types.is_struct(kind):
+        return f"struct<{columns_ddl(kind)}>"
+    if pa.types.is_list(kind):
+        return f"array<{ddl_of(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<string, {ddl_of(kind.item_type)}>"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision}, {kind.scale})"
+    return _DDL_OF.get(kind) or str(kind)
 
 
 def ensure_columns_of_json(kind: pa.DataType) -> None:
@@ -288,49 +251,37 @@ def ensure_columns_of_json(kind: pa.DataType) -> None:
     Raises:
         SchemaError: a type in it has no form in JSON, or the whole is too large; names the path.
     """
-    for count, (path, field, depth) in enumerate(_fields_of(pa.field("", kind), "", 0)):
+    found = [("", pa.field("", kind), 0)]
+    for count, (path, field, depth) in enumerate(found):  # which grows meanwhile
         if count >= COLUMNS_MAX:
             raise SchemaError(path, f"there are more than {COLUMNS_MAX} columns: name the fields that are wanted")  # fmt: skip
         if depth > NESTING_MAX:
             raise SchemaError(path, f"columns are nested deeper than {NESTING_MAX}")
-        why = (field.metadata or {}).get(REFUSED)
-        if why is not None:
-            raise SchemaError(
-                path, f"{why.decode()}; or leave it out of the fields that are wanted"
-            )
-        one = field.type
-        if pa.types.is_struct(one):
-            ensure_distinct([child.name for child in one], path, "the struct")
-        elif not _is_of_json(one):
-            raise SchemaError(path, f"JSON has no form for {one}; {_ACCEPTED}")
+        if field.metadata and REFUSED in field.metadata:
+            raise SchemaError(*str(field.metadata[REFUSED], "utf-8").split("\0"))
+        below = _fields_below(field.type, path)
+        if below is None:
+            raise SchemaError(path, f"JSON has no form for {field.type}; {_ACCEPTED}")
+        if pa.types.is_struct(field.type):
+            ensure_distinct([one.name for one in field.type], path, "the struct")
+        found += [(inner, one, depth + 1) for inner, one in below]
 
 
-def _is_of_json(kind: pa.DataType) -> bool:
-    """Return True for a type, other than a struct, that JSON can be read as; its children aside."""
-    if pa.types.is_decimal128(kind):
-        return bool(0 <= kind.scale <= kind.precision)
-    if pa.types.is_map(kind):
-        return bool(kind.key_type == pa.string())
-    return pa.types.is_list(kind) or kind in _WORDS
-
-
-def _fields_of(field: pa.Field, path: str, depth: int) -> Iterator[tuple[str, pa.Field, int]]:
-    """Yield a field and all that are in its type: its path, itself, and how deep it lies."""
-    yield path, field, depth
-    kind = field.type
+def _fields_below(kind: pa.DataType, path: str) -> list[tuple[str, pa.Field]] | None:
+    """Return the fields of a struct, or what is in an array or map, with paths; None for what is no type of JSON."""
     if pa.types.is_struct(kind):
-        below = [(f"{path}.{one.name}", one) for one in kind]
-    elif pa.types.is_list(kind):
-        below = [(f"{path}[]", kind.value_field)]
-    elif pa.types.is_map(kind):
-        below = [(f"{path}{{}}", kind.item_field)]
-    else:
-        return
-    for inner, one in below:
-        yield from _fields_of(one, inner, depth + 1)
+        return [(f"{path}.{one.name}", one) for one in kind]
+    if pa.types.is_list(kind):
+        return [(f"{path}[]", kind.value_field)]
+    if pa.types.is_map(kind) and kind.key_type == pa.string():
+        return [(f"{path}{{}}", kind.item_field)]
+    is_decimal = pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision
+    return [] if is_decimal or kind in _DDL_OF else None
 
 
-def project_type(kind: pa.DataType, wanted: Wanted, *, renames: bool = False) -> pa.DataType:
+def project_type(
+    kind: pa.DataType, wanted: Wanted, *, renames: bool = False, path: str = ""
+) -> pa.DataType:
     """Return a type with the wanted fields only, through arrays and maps.
 
     Args:
@@ -338,33 +289,30 @@ def project_type(kind: pa.DataType, wanted: Wanted, *, renames: bool = False) ->
         wanted: the fields, in their new order, as `layout.wanted_fields` makes them.
         renames: whether the column of a field that is found by a name of other case has that name. It
             keeps its own in JSON, in its metadata.
+        path: of the type, for errors.
 
     Raises:
         SchemaError: a field that a struct does not have, or fields of what is no struct; names the path.
     """
-    return _projected(kind, wanted, "", renames=renames)
-
-
-def _projected(kind: pa.DataType, wanted: Wanted, path: str, *, renames: bool) -> pa.DataType:
     if not wanted:
         return kind
     if pa.types.is_list(kind):
-        return array_of(_projected(kind.value_type, wanted, f"{path}[]", renames=renames))
+        return array_of(project_type(kind.value_type, wanted, renames=renames, path=f"{path}[]"))
     if pa.types.is_map(kind):
-        return map_of(_projected(kind.item_type, wanted, f"{path}{{}}", renames=renames))
+        return map_of(project_type(kind.item_type, wanted, renames=renames, path=f"{path}{{}}"))
     if not pa.types.is_struct(kind):
         raise SchemaError(path, f"{ddl_of(kind)} has no field {next(iter(wanted))!r}")
     fields: list[pa.Field] = []
     for name, found, below in found_fields(list(kind), wanted, path, "the struct"):
-        inner = _projected(found.type, below, f"{path}.{found.name}", renames=renames)
-        one = found.with_type(inner)
-        if renames and name != found.name:
-            one = one.with_metadata({JSON_NAME: json_name(found)}).with_name(name)
-        fields.append(one)
+        inner = project_type(found.type, below, renames=renames, path=f"{path}.{found.name}")
+        metadata = {**(found.metadata or {}), JSON_NAME: json_name(found).encode()}
+        is_renamed = renames and name != found.name
+        fields.append(
+            pa.field(name, inner, metadata=metadata) if is_renamed else found.with_type(inner)
+        )
     return pa.struct(fields)
 
 
 def json_name(field: pa.Field) -> str:
     """Return what the field of a struct is called in JSON."""
-    name = (field.metadata or {}).get(JSON_NAME, field.name.encode())
-    return str(name, "utf-8")
+    return str((field.metadata or {}).get(JSON_NAME, field.name.encode()), "utf-8")
