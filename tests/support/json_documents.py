@@ -66,7 +66,8 @@ _TEXTS = [
     "é" * 90,
     *(
         "|a|abc|Rome|true|null|5|1.50|-0|1e3|0x1F|NaN|Infinity|-Infinity|+Infinity|nan|1.|.5|01| 5|"
-        '5 |+5|{}|[1]|"|\\|/|\x00|\x1f|\x7f|\n|\t|é|€|😀|\u2028|\ufeff|\uffff|QQ==|QUI=|QUJD|QQ=|QQ|'
+        '5 |+5|{}|[1]|"|\\|/|\x00|\x1f|\x7f|\n|\t|é|€|😀|\u2028|\ufeff|\uffff|QQ==|QUI=|QUJD|QQ='
+        "|QQ|"
         "Q===|QUJD QUJD|_-8=|+/8=|QR=="
     ).split("|"),
 ]
@@ -115,7 +116,7 @@ def a_type(rng: random.Random, depth: int = 3) -> pa.DataType:
 
 
 class Documents:
-    """Documents for one type; plain ones have nothing that `from_json` is known to read differently."""
+    """Documents for one type; plain ones have nothing that `from_json` reads differently."""
 
     def __init__(self, rng: random.Random, kind: pa.DataType, *, is_plain: bool = False) -> None:
         self._rng, self._kind, self._is_plain = rng, kind, is_plain
@@ -321,7 +322,7 @@ class Documents:
         return self._rng.choice((*BROKEN, *(one.encode() for one in WRONG)))
 
     def _deep(self, document: bytes) -> bytes:
-        """Put a value into as many brackets as may be, or one more, or so many that they fill a stack."""
+        """Put a value into as many brackets as may be, or one more, or as fill a stack."""
         depth = self._rng.choice((10, 498, 499, 500, 501, 5000))
         opening, closing = self._rng.choice(((b"[", b"]"), (b'{"a":', b"}")))
         deep = opening * depth + document + closing * depth

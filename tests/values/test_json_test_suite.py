@@ -30,7 +30,7 @@ TAKEN = {
     "i_number_very_big_negative_int",
     "i_structure_500_nested_arrays",
 }
-# What these are as items of `array<double>`; the others that are taken are beyond what a double holds.
+# Items of `array<double>`; the others that are taken are beyond what a double holds.
 AS_DOUBLES = {
     "i_number_double_huge_neg_exp": [0.0],
     "i_number_real_underflow": [0.0],
