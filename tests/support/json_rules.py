@@ -11,7 +11,6 @@ import base64
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Context, Decimal
@@ -220,10 +219,12 @@ class JsonRules:
         return found
 
     def _map(self, kind: pa.DataType, pairs: Any, path: str) -> Any:
-        most = max(Counter(name for name, _ in pairs).values(), default=0)
-        if most > 1 and "duplicates" not in self._lenient:
-            self._paths.append(f"{path}{{}}")
-        return [(name, self._read(kind.item_type, one, f"{path}{{}}")) for name, one in pairs]
+        found: list[tuple[str, Any]] = []
+        for name, node in pairs:
+            if "duplicates" not in self._lenient and name in dict(found):
+                self._paths.append(path)
+            found.append((name, self._read(kind.item_type, node, f"{path}{{}}")))
+        return found
 
     def _scalar(self, kind: pa.DataType, value: Any) -> Any:
         is_text = isinstance(value, str) and not isinstance(value, Number)

@@ -112,7 +112,7 @@ def test_bytes_after_the_document_are_an_error_at_their_place(left_over: bytes) 
         ('{"customer": {"id": "x"}}', ".customer.id"),
         ('{"tags": ["a", null, {}], "n": [1, 2, true]}', ".n[]"),
         ('{"props": {"k": [1]}}', ".props{}"),
-        ('{"props": {"k": 1, "k": 2}}', ".props{}"),
+        ('{"props": {"k": 1, "k": 2}}', ".props"),
         ('{"customer": []}', ".customer"),
         ('{"customer": {"id": 1, "id": 2}}', ".customer.id"),
         ("[]", ""),
