@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import re
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -21,6 +22,9 @@ from spark_kbatch.columns.reading import NewSchemas, pinned
 from spark_kbatch.errors import InvalidValueError, SchemaError
 from spark_kbatch.options.values import parse_value_keywords
 from spark_kbatch.registry import known
+from spark_kbatch.values.json_schema import type_of_json_schema
+from spark_kbatch.values.types import parse_ddl
+from tests.conftest import REPOSITORY
 from tests.support.avro import framed
 from tests.support.fake_registry import FakeRegistry
 
@@ -317,6 +321,16 @@ def test_a_condition_sees_the_fields_of_json(cluster: Cluster) -> None:
     found = read(cluster, topic, where=where, **given)
     assert found["offset"].to_pylist() == [2, 5, 9]
     assert found["value_error"].is_valid().to_pylist() == [False, False, True]
+
+
+def test_the_page_names_the_type_of_each_json_schema() -> None:
+    page = (REPOSITORY / "docs/values.md").read_text(encoding="utf-8")
+    table = page.partition("| JSON Schema | Spark |\n")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `([^`]+)`.* \| `([^`]+)` \|$", table, re.MULTILINE)
+    assert len(rows) == len(table.splitlines()) - 1  # all but the line below the headings
+
+    for schema, shown in rows:
+        assert type_of_json_schema(schema) == parse_ddl(shown)
 
 
 # Arrays without a topic.
