@@ -354,5 +354,7 @@ def test_an_array_of_any_origin_is_decoded(registry: Any) -> None:
     decoded = spark_kbatch.decode_values(values, value_format="json", value_fields="id", **framing)
     assert decoded.values.to_pylist() == [{"id": 3}]
     assert decoded.schema_ids.tolist() == [ORDER_ID]
+    with pytest.raises(ConfigError, match="value_format is 'json'; accepted: avro"):
+        spark_kbatch.encode_values(pa.array([1]), value_format="json")
     with pytest.raises(SchemaError, match=r"^\.id: a type is missing at character 4"):
         spark_kbatch.decode_values(array, value_format="json", value_schema="id bignt")
