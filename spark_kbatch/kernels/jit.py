@@ -194,7 +194,9 @@ class _Kernels:
         # LLVM code checks no bounds, and Python cannot call it.
         instead = {} if settings.BOUNDSCHECK or settings.DISABLE_JIT else llvm.by_name()
         for name in helpers:
-            module[name] = instead.get(name) or numba.njit(forceinline=True, **_NO_COUNTS)(functions[name])
+            module[name] = instead.get(name) or numba.njit(forceinline=True, **_NO_COUNTS)(
+                functions[name]
+            )
         self._njit: Any = functools.partial(numba.njit, cache=True, nogil=True, **_NO_COUNTS)
         self._functions = functions
         self._source = Path(module["__file__"])

@@ -232,7 +232,14 @@ def _hash(data: Any, position: Any, size: Any, seed: Any) -> Any:
 
 
 def _find_field(
-    source: Any, position: Any, size: Any, nodes: Any, names: Any, hashes: Any, struct: Any, seed: Any
+    source: Any,
+    position: Any,
+    size: Any,
+    nodes: Any,
+    names: Any,
+    hashes: Any,
+    struct: Any,
+    seed: Any,
 ) -> Any:
     """Return the node of the field that has a name, 0 for none."""
     table, mask = np.uint64(nodes[struct, FIRST]), np.uint64(nodes[struct, SECOND])
@@ -406,7 +413,15 @@ def _read_days(source: Any, position: Any) -> Any:
         return _NO_DATE
     if month < 3:  # years that begin in March end with the day that only some have
         year, month = year - 1, month + 12
-    return 365 * year + year // 4 - year // 100 + year // 400 + (153 * month - 457) // 5 + day - 719_469
+    return (
+        365 * year
+        + year // 4
+        - year // 100
+        + year // 400
+        + (153 * month - 457) // 5
+        + day
+        - 719_469
+    )
 
 
 def _read_time(source: Any, position: Any, stop: Any, is_instant: Any, lenient: Any) -> Any:
@@ -416,7 +431,11 @@ def _read_time(source: Any, position: Any, stop: Any, is_instant: Any, lenient: 
         return bad
     days = _read_days(source, position)
     between = source[position + _10]
-    hour, minute, second = _two(source, position + np.uint64(11)), _two(source, position + np.uint64(14)), np.int64(0)
+    hour, minute, second = (
+        _two(source, position + np.uint64(11)),
+        _two(source, position + np.uint64(14)),
+        np.int64(0),
+    )
     if days == _NO_DATE or source[position + np.uint64(13)] != _COLON or hour > 23 or minute > 59:
         return bad
     if (between | _LOWER) != _T and between != _SPACE:
@@ -576,7 +595,9 @@ def decode_rows(
                 elif kind != PASS:
                     source = text if has_escapes else data
                     if kind == INSTANT or kind == LOCAL:
-                        values[to], error = _read_time(source, begin, stop, kind == INSTANT, lenient)
+                        values[to], error = _read_time(
+                            source, begin, stop, kind == INSTANT, lenient
+                        )
                     elif kind == DATE:
                         days = _read_days(source, begin) if stop - begin == _10 else _NO_DATE
                         values[to] = days
@@ -588,7 +609,9 @@ def decode_rows(
                     elif kind == BOOLEAN and lenient & STRINGS:
                         size = stop - begin
                         is_true = size == _4 and _is_word(source, begin, stop, _TRUE, _4)
-                        if not is_true and not (size == _5 and _is_word(source, begin, stop, _FALSE, _5)):
+                        if not is_true and not (
+                            size == _5 and _is_word(source, begin, stop, _FALSE, _5)
+                        ):
                             error = BAD_FORM
                         values[to] = 1 if is_true else 0
                     elif kind == FLOAT or kind == DOUBLE:
@@ -612,15 +635,19 @@ def decode_rows(
                     else:
                         error = WRONG_TYPE
                     if is_number:
-                        end_of_number, number, digits, exponent, is_negative = _read_number(source, begin, stop)
+                        end_of_number, number, digits, exponent, is_negative = _read_number(
+                            source, begin, stop
+                        )
                         if end_of_number != stop or stop == begin:
                             error = BAD_FORM
                     if error != 0:
                         break
                     valid[to] = 1
             elif byte == _BRACE or byte == _BRACKET:
-                if kind > MAP or (kind == LIST and byte == _BRACE) or (
-                    (kind == STRUCT or kind == MAP) and byte == _BRACKET
+                if (
+                    kind > MAP
+                    or (kind == LIST and byte == _BRACE)
+                    or ((kind == STRUCT or kind == MAP) and byte == _BRACKET)
                 ):
                     error = WRONG_TYPE
                     break
@@ -629,7 +656,10 @@ def decode_rows(
                     break
                 seen[_0] += 1
                 stack[top, _NODE], stack[top, _INDEX] = np.int64(node), np.int64(index)
-                stack[top, _CLOSER], stack[top, _START] = np.int64(byte + _TO_CLOSER), np.int64(position)
+                stack[top, _CLOSER], stack[top, _START] = (
+                    np.int64(byte + _TO_CLOSER),
+                    np.int64(position),
+                )
                 stack[top, _INSTANCE], stack[top, _EXPECTED] = seen[_0], 0
                 if kind != PASS:
                     valid[to] = 1
@@ -668,7 +698,10 @@ def decode_rows(
                     if kind == FLOAT:
                         most = np.uint64(1) << np.uint64(24)
                     if digits == 0 or (
-                        digits <= _DIGITS_MAX and number <= most and exponent <= power and -exponent <= power
+                        digits <= _DIGITS_MAX
+                        and number <= most
+                        and exponent <= power
+                        and -exponent <= power
                     ):
                         exact = np.float64(number)
                         if digits > 0 and exponent < 0:
@@ -696,7 +729,9 @@ def decode_rows(
                             error = NO_ROOM
                             break
                         place = np.uint64(counts[NOTED])
-                        values[bases[NOTED_PLACES] + place] = nodes[node, SLOT] << 32 | np.int64(index)
+                        values[bases[NOTED_PLACES] + place] = nodes[node, SLOT] << 32 | np.int64(
+                            index
+                        )
                         span = np.int64(begin << _32 | (stop - begin))
                         if has_escapes:
                             span = span | IN_OTHER_BYTES
@@ -716,12 +751,16 @@ def decode_rows(
                             lower = number * _POWERS[np.uint64(shift)]
                         else:
                             source = text if has_escapes else data
-                            keep = digits + shift if digits > 0 and digits + shift > 0 else np.int64(0)
+                            keep = (
+                                digits + shift if digits > 0 and digits + shift > 0 else np.int64(0)
+                            )
                             lower, upper, is_cut = _first_digits(source, begin, stop, keep)
                             if is_cut and lenient & DIGITS == 0:
                                 error = FRACTION
                                 break
-                    if kind == WHOLE and lower > np.uint64(nodes[node, FIRST]) + np.uint64(is_negative):
+                    if kind == WHOLE and lower > np.uint64(nodes[node, FIRST]) + np.uint64(
+                        is_negative
+                    ):
                         error = OUT_OF_RANGE
                         break
                     if is_negative:
@@ -876,7 +915,9 @@ def examples() -> dict[str, tuple[Any, ...]]:
 
 # A row's share, and its bytes.
 PLAIN_US = {
-    "decode_rows": lambda _data, begins, ends, *_: int(20 * begins.shape[0] + 5 * (ends - begins).sum())
+    "decode_rows": lambda _data, begins, ends, *_: int(
+        20 * begins.shape[0] + 5 * (ends - begins).sum()
+    )
 }
 
 load = jit.compile_on_first_call(globals(), HELPERS, examples, PLAIN_US)
