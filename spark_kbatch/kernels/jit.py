@@ -53,7 +53,7 @@ PLAIN_US = 150_000
 
 # Kernels make no arrays, so none is counted: that would take two atomic steps for each array that a helper is given,
 # three quarters of the time of the decoder of JSON.
-_NO_COUNTS = {"_nrt": False}
+_NO_COUNTS: dict[str, Any] = {"_nrt": False}
 
 # The functions of each module of kernels as they are before anything is compiled, by module and name.
 PLAIN: dict[str, Mapping[str, Callable[..., Any]]] = {}

@@ -196,7 +196,7 @@ class JsonDecoder:
         seen, lows = np.zeros(len(nodes.paths), np.int64), np.zeros_like(slots.counts)
         stack = np.zeros((DEPTH_MAX, kernels.STACK_COLUMNS), np.int64)
 
-        def decode(row: int, room: Array, found: Array, needed: Array) -> int:
+        def decode(row: int, room: Array, found: Array, needed: Array) -> Any:
             return kernels.decode_rows(
                 rows.data, frozen(begins), frozen(rows.bounds[1:]), *nodes.tables, self._lenient,
                 nodes.seed, *slots.places(), row, *slots.outputs(), room, slots.counts, slots.saved,

@@ -23,6 +23,7 @@ from spark_kbatch.values.json_decoder import DEPTH_MAX, JsonDecoder
 INSTANT, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
 TEXTS = pa.map_(pa.string(), pa.string())
 UTC = datetime.UTC
+LOCAL_TIME = datetime.datetime(2024, 1, 31, 10, tzinfo=UTC).replace(tzinfo=None)
 POINT = pa.struct([("x", pa.int64()), ("y", pa.string())])
 ORDER = pa.struct(
     [
@@ -184,8 +185,8 @@ def error_of(kind: pa.DataType, text: str | bytes, **how: Any) -> RowError:
         (INSTANT, '"2024-01-31T10:00+02"', datetime.datetime(2024, 1, 31, 8, tzinfo=UTC)),
         (INSTANT, '"0001-01-01T00:00:00Z"', datetime.datetime(1, 1, 1, tzinfo=UTC)),
         (INSTANT, '"9999-12-31T23:59:59.999999Z"', datetime.datetime.max.replace(tzinfo=UTC)),
-        (LOCAL, '"2024-01-31T10:00:00.1"', datetime.datetime(2024, 1, 31, 10, 0, 0, 100_000)),
-        (LOCAL, '"1969-12-31 23:59"', datetime.datetime(1969, 12, 31, 23, 59)),
+        (LOCAL, '"2024-01-31T10:00:00.1"', LOCAL_TIME.replace(microsecond=100_000)),
+        (LOCAL, '"1969-12-31 23:59"', LOCAL_TIME.replace(year=1969, month=12, hour=23, minute=59)),
         (pa.list_(pa.int64()), " [ 1 , null,\t3 ] ", [1, None, 3]),
         (pa.list_(pa.list_(pa.int64())), "[[],[1],null,[[2][0]]]".replace("[[2][0]]", "[2]"), [[], [1], None, [2]]),
         (TEXTS, '{"a":"b","":null,"\\u0061b":1}', [("a", "b"), ("", None), ("ab", "1")]),
@@ -419,7 +420,7 @@ def test_a_map_has_many_names_and_finds_the_one_that_is_there_twice() -> None:
         ("duplicates", POINT, '{"x":1,"y":"a","x":null}', {"x": None, "y": "a"}),
         ("duplicates", TEXTS, '{"a":1,"a":2}', [("a", "1"), ("a", "2")]),
         ("zone", INSTANT, '"2024-01-31T10:00:00"', datetime.datetime(2024, 1, 31, 10, tzinfo=UTC)),
-        ("zone", LOCAL, '"2024-01-31T10:00:00+02:00"', datetime.datetime(2024, 1, 31, 10)),
+        ("zone", LOCAL, '"2024-01-31T10:00:00+02:00"', LOCAL_TIME),
         ("digits", pa.int64(), "-5.9", -5),
         ("digits", pa.int64(), "-0.9", 0),
         ("digits", pa.int8(), "127.9", 127),
