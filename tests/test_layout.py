@@ -60,7 +60,7 @@ DOORS = {
         "builder", "checksums", "codec", "columns", "control", "down_conversion", "header", "legacy", "lines", "scalar",
     },
     "values": {
-        "avro_decoder", "avro_encoder", "avro_schema", "decoded", "flat", "framing", "json_decoder", "layout",
+        "avro_decoder", "avro_encoder", "avro_schema", "decoded", "flat", "framing", "layout",
     },
     "store": {
         "catalog", "commits", "groups", "job", "os_errors", "reports", "repetitions", "source", "store",
