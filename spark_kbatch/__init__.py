@@ -419,8 +419,9 @@ def decode_values(
         array: binary or string, or a large one of these. Chunked ones are decoded chunk by chunk.
             All rows are returned at once: a null takes as much as a value of all fields.
         registry: of schemas, as for `Cluster.read`.
-        formats: as for `Cluster.read`: `value_schema`, `value_subject`, `value_framing`, `value_fields`, `mode`.
-            `value_format` is "avro" by default.
+        formats: as for `Cluster.read`: `value_schema`, `value_subject`, `value_framing`, `value_fields`, `mode`,
+            `json_lenient`. `value_format` is "avro" by default; with "json", `value_schema` may be a DDL, such as
+            "id bigint, tags array<string>".
 
     Returns:
         The `values`; the `schema_ids` that wrote them, -1 where none is named; and the `errors` of rows that

@@ -31,6 +31,7 @@ LOG_LEVEL = "KBATCH_LOG_LEVEL"  # of the environment: what is logged on stderr, 
 
 NULL = r"\N"
 
+_LINE_ENDS = str.maketrans("\t\n\r", "   ")
 _SHORT = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
 _NOT_PLAIN = re.compile(r"[^\x00-\x7e]")  # json.dumps escapes ASCII controls except DEL
 _BYTE_IN_TEXT = range(0xDC80, 0xDD00)  # what "surrogateescape" makes of a byte that is not UTF-8
@@ -75,7 +76,12 @@ def cell(text: str, style: str = "") -> Text:
 
 def to_json(value: Any) -> str:
     r"""Return JSON on one line, in which everything that is not printable is \uNNNN."""
-    text = json.dumps(value, ensure_ascii=False)
+    return json_on_one_line(json.dumps(value, ensure_ascii=False))
+
+
+def json_on_one_line(text: str) -> str:
+    r"""Return JSON text as it is written, but on one line, and with \uNNNN for everything that is not printable."""
+    text = text.translate(_LINE_ENDS)  # which no string of JSON has
     return text if _is_shown(text) else _NOT_PLAIN.sub(_in_json, text)
 
 

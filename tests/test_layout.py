@@ -55,12 +55,13 @@ DOORS = {
         "write",
     },
     "condition": {"binding", "evaluation", "pruning", "text"},
-    "kernels": {"avro", "avro_encoding", "jit", "legacy", "lines", "records", "routing"},
+    "kernels": {"avro", "avro_encoding", "jit", "json", "legacy", "lines", "records", "routing", "slots"},
     "record": {
         "builder", "checksums", "codec", "columns", "control", "down_conversion", "header", "legacy", "lines", "scalar",
     },
     "values": {
-        "avro_decoder", "avro_encoder", "avro_schema", "decoded", "flat", "framing", "layout",
+        "avro_decoder", "avro_encoder", "avro_schema", "decoded", "flat", "framing", "inference", "json_decoder",
+        "json_schema", "layout", "types",
     },
     "store": {
         "catalog", "commits", "groups", "job", "os_errors", "reports", "repetitions", "source", "store",
@@ -117,6 +118,7 @@ FACES = {
         "record.columns", "record.lines",  # the forms of records in text
         "bucket.entries", "bucket.happenings", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.store",
         "spark.demo", "store.catalog", "store.reports",
+        "values.inference",  # `kbatch schemas infer`, of any bytes
     },
     "testing": {
         ROOT, "clock", "errors", "options", "terminal",

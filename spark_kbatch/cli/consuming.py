@@ -59,7 +59,7 @@ from spark_kbatch.terminal import visible
 
 logger = logging.getLogger(__name__)
 
-_FORMATS = click.Choice(["avro"])
+_FORMATS = click.Choice(["avro", "json"])
 _PAUSE_MS = 200  # between two looks for new records
 _LOOKS_PER_LISTING = 10  # of which one also looks for new topics and partitions
 _BOUND = re.compile(
@@ -193,6 +193,7 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
     epilog=examples(
         r"kbatch consume broker:9092 readings --follow --format '%p:%o %k=%v\n'",
         "kbatch consume broker:9092 orders --value-format avro --registry http://localhost:8081 --json",
+        "kbatch consume broker:9092 clicks --value-format json --where \"value LIKE '%checkout%'\"",
     )
 )
 @path_argument
@@ -215,10 +216,10 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
 @click.option(
     "--value-format",
     type=_FORMATS,
-    help="Print values as JSON, each as the schema has it that wrote it.",
+    help="Print values as JSON on one line: of Avro, each as the schema has it that wrote it.",
 )
 @click.option("--key-format", type=_FORMATS, help="Print keys so.")
-@click.option("--value-schema", metavar="SCHEMA", help="Read values as one schema: latest, id:7, version:3, file:order.avsc, or a schema as JSON.")  # fmt: skip
+@click.option("--value-schema", metavar="SCHEMA", help="Read values as one schema: latest, id:7, version:3, file:order.avsc, or a schema as JSON; JSON also as a DDL, such as 'id bigint'.")  # fmt: skip
 @click.option("--key-schema", metavar="SCHEMA", help="The same for keys.")
 @click.option(
     "--permissive",
@@ -268,8 +269,10 @@ def consume(
     printed as they are, but escaped on a terminal. PATH may be HOST:PORT of a real cluster.
 
     With --value-format avro and a registry, each value is printed as JSON, as the schema has it that the value names.
-    Values without such framing need --value-schema. One that cannot be read ends the command, after
-    all records before it, unless --permissive is given.
+    Values without such framing need --value-schema. With --value-format json, a value is printed as it
+    is written, if it is one document of JSON, or as --value-schema has it; with a registry, Confluent's
+    five bytes are taken off. One that cannot be read ends the command, after all records before it,
+    unless --permissive is given.
 
     With --where, only records that a condition is true for are printed, in Spark's spelling: --last
     counts records before it, --max-records after it.
@@ -301,6 +304,9 @@ def consume(
         )
         if value is not None
     }  # fmt: skip
+    for name in ("value", "key"):
+        if formats.get(f"{name}_format") == "json":
+            formats.setdefault(f"{name}_schema", "string")  # each as it is written
     if registry and not formats:
         # KBATCH_REGISTRY may be set for other commands.
         source = click.get_current_context().get_parameter_source("registry_url")

@@ -2,7 +2,6 @@
 
 AvroColumn      values as one type, that of the reader's schema
 WrittenAsJson   values as JSON, each as the schema has it that wrote it: what people look at
-ReadAsJson      values as JSON, all of one type
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kbatch import clock
+from spark_kbatch.columns.as_json import LARGER
 from spark_kbatch.columns.schemas import WritersSchemas
-from spark_kbatch.consumer.rows import TypedColumn
 from spark_kbatch.errors import SchemaError
 from spark_kbatch.options.registry import RegistryOptions
 from spark_kbatch.terminal import to_json
@@ -23,7 +22,6 @@ from spark_kbatch.values.flat import strings_of
 from spark_kbatch.values.framing import NO_SCHEMA_ID, schema_ids_of
 
 _MINUTE_MS = 60_000
-_LARGER = 16  # times than in a column is a value as a Python object
 _ANY = PrimitiveSchema("null")  # stands in for the schema of values that cannot be read
 
 
@@ -84,19 +82,6 @@ class AvroColumn:
         return self._decoder.decode(array, memory_max=memory_max)
 
 
-class ReadAsJson:
-    """Decodes keys or values into JSON text, all of the type of one reader's schema."""
-
-    def __init__(self, column: TypedColumn) -> None:
-        self._column = column
-
-    def decode(self, array: pa.Array, *, memory_max: int | None = None) -> DecodedValues:
-        """Decode values; raises as `AvroColumn.decode`."""
-        found = self._column.decode(array, memory_max=memory_max and memory_max // _LARGER)
-        texts = [None if one is None else to_json(one) for one in plain(found.values)]
-        return DecodedValues(pa.array(texts, pa.string()), found.schema_ids, found.errors)
-
-
 class WrittenAsJson:
     """Decodes keys or values into JSON text, each as its own writer's schema has it."""
 
@@ -113,7 +98,7 @@ class WrittenAsJson:
             rows = np.flatnonzero(ids == schema_id)
             decoder = self._decoder(schema_id)
             decoded = decoder.decode(
-                array.take(pa.array(rows)), memory_max=memory_max and memory_max // _LARGER
+                array.take(pa.array(rows)), memory_max=memory_max and memory_max // LARGER
             )
             errors += [one._replace(row=int(rows[one.row])) for one in decoded.errors]
             for row, value in zip(rows.tolist(), plain(decoded.values), strict=True):

@@ -169,9 +169,12 @@ def encode_values(
     if not isinstance(array, pa.Array | pa.ChunkedArray):
         arguments.refuse("array", array, "an Arrow array, a record batch or a table")
     arguments.boolean("auto_register", auto_register)
-    options = parse_value_keywords(registry, {"value_format": "avro", **keywords}, [])
-    if options.value.format != "avro":
-        raise ConfigError(f"value_format is {options.value.format!r}; accepted: avro")
+    given = {"value_format": "avro", **keywords}
+    if str(given["value_format"]).strip().lower() != "avro":
+        raise ConfigError(
+            f"value_format is {arguments.shown(given['value_format'])}; accepted: avro"
+        )
+    options = parse_value_keywords(registry, given, [])
     schema = schema_to_write(
         options.value, options.registry, auto_register=auto_register, kind=array.type
     )

@@ -8,8 +8,8 @@ registered since; a stream looks for these itself, at most once a minute.
     PinnedColumns.typed    the decoders, in a task
     NewSchemas             what a stream's subjects have got since
 
-Each format has a class, of what its columns pin: `PinnedText`, `PinnedAvro`. `_pinned_column` alone
-chooses among them.
+Each format has a class, of what its columns pin: `PinnedText`, `PinnedAvro`, `PinnedJson`. `_pinned_column`
+alone chooses among them. JSON says itself what it is, so that no one asks which schema wrote a value.
 """
 
 from __future__ import annotations
@@ -120,17 +120,45 @@ class PinnedAvro:
         return project(parsed(self.reader), self.wanted, renames=self.renames)
 
     def _said(self) -> str:
-        """Return which schema the column is read as, for errors."""
-        key, choice, reader = self.options.schema_key, self.options.schema, self.reader
-        if choice.kind == "file":
-            return f"{key}=file:{choice.text}"
-        if choice.kind == "text":
-            return f"the schema in {key}"
-        version = f", version {reader.version} of {reader.subject!r}" if reader.version else ""
-        return f"schema id {reader.id}{version}"
+        return _said(self.options, self.reader)
 
 
-PinnedColumn: TypeAlias = PinnedText | PinnedAvro
+@dataclass(frozen=True)
+class PinnedJson:
+    """Keys or values of JSON, and the type that one read has them as."""
+
+    options: ColumnOptions
+    kind: pa.DataType  # a field's metadata has its name in JSON, where that is another one
+    lenient: tuple[str, ...] = ()
+
+    def type(self) -> pa.DataType:
+        """Return the type of the column."""
+        from spark_kbatch.values.types import column_type  # noqa: PLC0415  planning without a format
+
+        return column_type(self.kind)
+
+    def decoder(
+        self, registry: RegistryOptions | None, new: Iterable[NewSchema] = ()
+    ) -> TypedColumn:
+        """Return what makes the column of bytes."""
+        from spark_kbatch.values.json_decoder import JsonDecoder  # noqa: PLC0415  loads the kernels
+
+        is_framed = self.options.framing == "confluent"
+        return JsonDecoder(self.kind, is_framed=is_framed, lenient=self.lenient)
+
+
+PinnedColumn: TypeAlias = PinnedText | PinnedAvro | PinnedJson
+
+
+def _said(options: ColumnOptions, schema: RegisteredSchema) -> str:
+    """Return which schema a column is read as, for errors."""
+    key, choice = options.schema_key, options.schema
+    if choice.kind == "file":
+        return f"{key}=file:{choice.text}"
+    if choice.kind == "text":
+        return f"the schema in {key}"
+    version = f", version {schema.version} of {schema.subject!r}" if schema.version else ""
+    return f"schema id {schema.id}{version}"
 
 
 @dataclass(frozen=True)
@@ -231,7 +259,7 @@ def pinned(options: ValueOptions, wanted: Mapping[str, Wanted] | None = None) ->
     columns = [
         _pinned_column(one, options, (wanted or {}).get(one.column)) for one in options.typed
     ]
-    with_ids = [one.column for one in options.typed if one.format == "avro"]
+    with_ids = [one.column for one in options.typed if one.has_schema_ids]
     schema = row_schema(
         {one.options.column: one.type() for one in columns},
         with_schema_id=with_ids if options.include_schema_id else (),
@@ -248,6 +276,8 @@ def _pinned_column(
     match column.format:
         case "avro":
             return _pinned_avro(column, options, wanted)
+        case "json":
+            return _pinned_json(column, options, wanted)
         case _:
             return PinnedText(column)
 
@@ -263,6 +293,32 @@ def _pinned_avro(column: ColumnOptions, options: ValueOptions, wanted: Wanted | 
         known, _newest = new_versions(registry_of(options.registry), column.subject, [reader])
     fields = wanted_fields(options.fields) if column.column != "key" else {}
     return PinnedAvro(column, reader, (*known, reader), wanted or fields, renames=bool(wanted))
+
+
+def _pinned_json(column: ColumnOptions, options: ValueOptions, wanted: Wanted | None) -> PinnedJson:
+    from spark_kbatch.values.layout import wanted_fields  # noqa: PLC0415  planning without a format
+    from spark_kbatch.values.types import ensure_columns_of_json, parse_ddl, project_type  # noqa: PLC0415
+
+    said, fields = (
+        column.schema_key,
+        wanted_fields(options.fields) if column.column != "key" else {},
+    )
+    try:
+        if column.schema.kind == "ddl":
+            kind = parse_ddl(column.schema.text)
+        else:
+            from spark_kbatch.columns.schemas import chosen_schema  # noqa: PLC0415  the registry's client
+            from spark_kbatch.values.json_schema import type_of_json_schema  # noqa: PLC0415
+
+            schema = chosen_schema(column, options.registry)
+            said = _said(column, schema)
+            referenced = [(one.name, one.text) for one in schema.referenced]
+            kind = type_of_json_schema(schema.schema.text, referenced)
+        kind = project_type(kind, wanted or fields, renames=bool(wanted))
+        ensure_columns_of_json(kind)
+    except SchemaError as error:
+        raise replace(error, reason=f"{error.reason} ({said})") from None
+    return PinnedJson(column, kind, options.lenient)
 
 
 def read_as(text: Any, registry: Any, keywords: Mapping[str, Any], topics: Any) -> TypedColumns:
@@ -306,6 +362,8 @@ def shown_as_json(
 ) -> TypedColumns:
     """Return what makes JSON of keys and values: of Avro that names its schemas, each value as that one has it.
 
+    JSON whose type is text is each value as it is written.
+
     Args:
         registry, keywords: as for `parse_value_keywords`, with the registry's own options.
         topic: from which a subject follows.
@@ -318,16 +376,23 @@ def shown_as_json(
     options = parse_value_keywords(registry, keywords, [topic])
     if not options.typed:
         return BYTES
-    from spark_kbatch.columns.avro import ReadAsJson, WrittenAsJson  # noqa: PLC0415
+    from spark_kbatch.columns.as_json import JsonAsWritten, ReadAsJson  # noqa: PLC0415  loads the kernels
 
     by_name: dict[str, TypedColumn] = {}
     for column in options.typed:
         is_chosen = f"{column.column}_schema" in keywords
-        if column.framing == "confluent" and not is_chosen:
+        if column.format == "avro" and column.framing == "confluent" and not is_chosen:
+            from spark_kbatch.columns.avro import WrittenAsJson  # noqa: PLC0415  loads the kernels
+
             by_name[column.column] = WrittenAsJson(options.registry)
-        else:
-            read = _pinned_column(column, options).decoder(options.registry)
-            by_name[column.column] = ReadAsJson(read)
+            continue
+        found = _pinned_column(column, options)
+        read = found.decoder(options.registry)
+        by_name[column.column] = (
+            JsonAsWritten(read, is_framed=column.framing == "confluent")
+            if isinstance(found, PinnedJson) and found.type() == pa.string()
+            else ReadAsJson(read)
+        )
     return TypedColumns(by_name=by_name, is_permissive=options.mode == PERMISSIVE, remedy=remedy)
 
 

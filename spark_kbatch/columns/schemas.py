@@ -28,6 +28,7 @@ from spark_kbatch.options.values import ColumnOptions, SchemaChoice, key_of, reg
 from spark_kbatch.registry.known import registry_of
 from spark_kbatch.registry.schemas import (
     AVRO,
+    JSON,
     LATEST_VERSION,
     ReferencedSchema,
     RegisteredSchema,
@@ -49,10 +50,10 @@ def parsed(schema: RegisteredSchema) -> Schema:
     return parse(schema.schema.text, [one.text for one in schema.referenced])
 
 
-def _why_unreadable(schema: RegisteredSchema) -> str:
-    """Return why no value of a schema can be read; empty if that is not known."""
-    if schema.schema.type != AVRO:
-        return f"it is a schema of type {schema.schema.type}, and not of Avro"
+def _why_unreadable(schema: RegisteredSchema, kind: str = AVRO) -> str:
+    """Return why no value of a schema can be read as one of a kind; empty if that is not known."""
+    if schema.schema.type != kind:
+        return f"it is a schema of type {schema.schema.type}, and not of {'Avro' if kind == AVRO else kind}"
     if schema.encrypts:
         return "a rule of the schema has clients encrypt its values, which cannot be read here"
     return ""
@@ -64,7 +65,7 @@ def _usable(column: ColumnOptions, schema: RegisteredSchema) -> RegisteredSchema
     Raises:
         ConfigError: they cannot.
     """
-    why = _why_unreadable(schema)
+    why = _why_unreadable(schema, JSON if column.format == "json" else AVRO)
     if why:
         raise ConfigError(f"option {column.schema_key!r}: schema id {schema.id}: {why}")
     return schema
@@ -81,7 +82,9 @@ def chosen_schema(column: ColumnOptions, registry: RegistryOptions | None) -> Re
         case SchemaChoice("text", text=text):
             return RegisteredSchema(NO_ID, SchemaText(text))
         case SchemaChoice("file", text=path, beside=beside):
-            types = tuple(ReferencedSchema(one, "", 0, _content(column, one)) for one in beside)
+            types = tuple(
+                ReferencedSchema(Path(one).name, "", 0, _content(column, one)) for one in beside
+            )
             return RegisteredSchema(NO_ID, SchemaText(_content(column, path)), referenced=types)
     assert registry is not None  # the options were checked
     there = registry_of(registry)

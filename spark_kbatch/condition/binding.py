@@ -79,6 +79,8 @@ _KINDS: tuple[tuple[Callable[[pa.DataType], bool], _ColumnKind], ...] = (
     (types.is_string, _ColumnKind("STRING", {"text": str, "pattern": str}, "'text'")),
     (types.is_int64, _ColumnKind("BIGINT", _WHOLE, _DIGITS)),
     (types.is_int32, _ColumnKind("INT", _WHOLE, _DIGITS)),
+    (types.is_int16, _ColumnKind("SMALLINT", _WHOLE, _DIGITS)),
+    (types.is_int8, _ColumnKind("TINYINT", _WHOLE, _DIGITS)),
     (types.is_decimal, _ColumnKind("DECIMAL({0.precision},{0.scale})", _WHOLE, _DIGITS + ".25")),
     (types.is_float32, _ColumnKind("FLOAT", _ANY, "a number, such as 5.25")),
     (types.is_float64, _ColumnKind("DOUBLE", _ANY, "a number, such as 5.25")),

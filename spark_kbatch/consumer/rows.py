@@ -218,8 +218,9 @@ def _reasons_in_headers(
     """Return, by offset, why records cannot be decoded whose schema is named in a header.
 
     They are read again for that, all of them only if the first one is of this kind. What cannot be read by now keeps
-    the reason that it had.
+    the reason that it had, and so does what is wrong at a byte that has a position.
     """
+    errors = [one for one in errors if one.position is None]
     if headers_of is None or not errors:
         return {}
     from spark_kbatch.values.framing import named_in_header  # noqa: PLC0415  needed for bad records only

@@ -1,9 +1,7 @@
 """Compiled loops that decode Avro into slots of numbers, as programs say that are made of schemas.
 
-    kernel        one call
-    decode_rows   rows of bytes -> numbers in the slots of a reader's columns; an error for each bad row
-    copy_spans    gathers the bytes of a slot of spans into one Arrow data buffer
-    schema_ids    reads which schema wrote each row, from Confluent's framing
+`decode_rows`, the one kernel, makes of rows of bytes numbers in the slots of a reader's columns, and an error for
+each bad row.
 
 A program is interpreted, never compiled: code for a schema would cost seconds for each schema and process.
 One program reads what one writer's schema has written into the columns of the reader's schema, so rows of
@@ -42,11 +40,7 @@ begin with a varint, so the code that reads one is compiled once.
     FAIL         error               ends the row with this error
     END                              ends the row
 
-A slot that nothing is stored in keeps what it had: 0 in `values` and in `valid`, which is null. So a bad
-row ends by clearing what it has stored, and its neighbours are as if it had not been there.
-
-A span is where bytes lie, start << 32 | length. It lies in the data, or in the constants, and is negative
-then, by 2^63.
+What slots and spans are is in `slots`.
 
 What a hostile row can cost is bounded by its size: items of at least one byte each by that; what items take more
 memory than MEMORY_PER_BYTE for each of their bytes, and defaults within items, by as much for each byte of the
@@ -63,7 +57,15 @@ from typing import Any
 
 import numpy as np
 
-from spark_kbatch.kernels import jit, llvm
+from spark_kbatch.kernels import jit
+from spark_kbatch.kernels.slots import (
+    MEMORY_FREE,
+    MEMORY_PER_BYTE,
+    NO_ROOM,
+    NOWHERE,
+    _forget_row,
+    _is_utf8,
+)
 
 OPERATION_COLUMNS = 5
 (
@@ -78,12 +80,9 @@ FIXED_FIRST = BOOLEAN
     TRUNCATED, BAD_VARINT, BAD_LENGTH, BAD_COUNT, BAD_BRANCH, BAD_SYMBOL, BAD_BOOLEAN, BAD_TEXT, TRAILING_BYTES,
     OUT_OF_RANGE, UNKNOWN_SYMBOL, TOO_MUCH_MEMORY, TOO_DEEP, UNRESOLVED,
 ) = range(1, 15)  # fmt: skip
-_NO_ROOM = 99  # not of a row: a level has too few places
 
 NO_SYMBOL = 1  # in the table of SYMBOL: a symbol that the reader does not have. No constant's span is positive
 STACK_COLUMNS = 4  # index, items left, first item, where a call returns to
-MEMORY_PER_BYTE, MEMORY_FREE = 64, 64 << 10
-NOWHERE = 1  # the level of lists that are passed over; has no slots
 
 _0, _1, _2, _3, _4, _8 = (np.uint64(number) for number in (0, 1, 2, 3, 4, 8))
 _7, _63, _56 = np.uint64(7), np.uint64(63), np.uint64(56)
@@ -93,12 +92,9 @@ _LOW_7, _MORE = np.uint64(0x7F), np.uint64(0x80)
 _ONES = np.uint64(2**64 - 1)
 _PAST_END, _TOO_LONG = np.uint64(2**63), np.uint64(2**63 + 1)
 _LEAST_INT64 = np.int64(-(2**63))
-_IN_CONSTANTS = np.int64(-(2**63))
 
 
 # Helpers: compiled into the kernels that call them.
-
-_copy = llvm.copy
 
 
 def _read_varint(data: Any, position: Any, end: Any) -> Any:
@@ -126,44 +122,6 @@ def _read_bytes(data: Any, position: Any, size: Any) -> Any:
     for k in range(size):
         number = number | (np.uint64(data[position + np.uint64(k)]) << (np.uint64(k) << _3))
     return number
-
-
-def _is_utf8(data: Any, position: Any, end: Any) -> Any:
-    """Return True if bytes are UTF-8: no overlong forms, no surrogates, at most U+10FFFF."""
-    bits = np.uint8(0)
-    for k in range(position, end):
-        bits = bits | data[np.uint64(k)]
-    if bits < np.uint8(0x80):
-        return True
-    while position < end:
-        byte = data[position]
-        position = position + _1
-        if byte < np.uint8(0x80):
-            continue
-        more, low, high = _1, np.uint8(0x80), np.uint8(0xBF)
-        if byte < np.uint8(0xC2) or byte > np.uint8(0xF4):
-            return False
-        if byte >= np.uint8(0xF0):
-            more = _3
-            if byte == np.uint8(0xF0):
-                low = np.uint8(0x90)
-            elif byte == np.uint8(0xF4):
-                high = np.uint8(0x8F)
-        elif byte >= np.uint8(0xE0):
-            more = _2
-            if byte == np.uint8(0xE0):
-                low = np.uint8(0xA0)
-            elif byte == np.uint8(0xED):
-                high = np.uint8(0x9F)
-        if end - position < more:
-            return False
-        for k in range(more):
-            follower = data[position + np.uint64(k)]
-            if follower < low or follower > high:
-                return False
-            low, high = np.uint8(0x80), np.uint8(0xBF)
-        position = position + more
-    return True
 
 
 def _read_big(data: Any, position: Any, size: Any, table: Any, limits: Any, values: Any, low: Any, high: Any) -> Any:  # fmt: skip
@@ -227,7 +185,7 @@ def decode_rows(
     Returns n, or the row that found no room. Nothing of that row is stored.
     """
     rows_count, levels_count = np.uint64(begins.shape[0]), np.uint64(counts.shape[0])
-    slots_count, depth = np.uint64(bases.shape[0]), np.uint64(stack.shape[0])
+    depth = np.uint64(stack.shape[0])
     for row in range(np.uint64(first_row), rows_count):
         if starts[row] < 0:
             continue
@@ -388,7 +346,7 @@ def decode_rows(
                     budget = budget - number * memory
                 if number > capacity[level] - counts[level]:
                     needed[_0], needed[_1] = first, counts[level] + number
-                    error = _NO_ROOM
+                    error = NO_ROOM
                     break
                 stack[top - _1, _1] = number
                 index = np.uint64(counts[level])
@@ -410,7 +368,7 @@ def decode_rows(
                     break
                 if counts[level] == capacity[level]:
                     needed[_0], needed[_1] = first, counts[level] + 1
-                    error = _NO_ROOM
+                    error = NO_ROOM
                     break
                 index = np.uint64(counts[level])
                 counts[level] += 1
@@ -452,18 +410,8 @@ def decode_rows(
         if error == 0 and position != end:
             error, at = TRAILING_BYTES, position
         if error != 0:
-            for other in range(slots_count):
-                held, base = np.uint64(slot_levels[other]), bases[other]
-                if held == _0:
-                    values[base + np.uint64(row)] = 0
-                    valid[base + np.uint64(row)] = 0
-                elif slot_levels[other] != NOWHERE:
-                    for item in range(np.uint64(saved[held]), np.uint64(counts[held])):
-                        values[base + np.uint64(item)] = 0
-                        valid[base + np.uint64(item)] = 0
-            for each in range(levels_count):
-                counts[each] = saved[each]
-            if error == _NO_ROOM:
+            _forget_row(values, valid, bases, slot_levels, saved, counts, row)
+            if error == NO_ROOM:
                 return np.int64(row)
             errors[_0, row] = error
             errors[_1, row] = np.int64(at) - begins[row]
@@ -471,50 +419,12 @@ def decode_rows(
     return np.int64(rows_count)
 
 
-def copy_spans(data: Any, constants: Any, spans: Any, bounds: Any, out: Any) -> Any:
-    """Copy spans of bytes one after the other.
-
-    inputs:  data, constants uint8; spans int64[n]; bounds int32[n + 1], running sums of their sizes, where
-             a span that is null has none.
-    outputs: out uint8: span i goes to out[bounds[i] : bounds[i + 1]].
-    Returns n.
-    """
-    for i in range(np.uint64(spans.shape[0])):
-        to = np.uint64(bounds[i])
-        size = np.uint64(bounds[i + _1]) - to
-        if spans[i] < 0:
-            _copy(constants, np.uint64(spans[i] ^ _IN_CONSTANTS) >> _32, out, to, size)
-        else:
-            _copy(data, np.uint64(spans[i]) >> _32, out, to, size)
-    return np.int64(spans.shape[0])
-
-
-def schema_ids(data: Any, bounds: Any, valid: Any, ids: Any) -> Any:
-    """Read the schema ids in front of rows: a 0, and the id, big-endian.
-
-    inputs:  data uint8; bounds int64[n + 1], of rows; valid uint8[n], 0 for null.
-    outputs: ids int32[n], -1 for a row without that framing, of a negative id, or null.
-    Returns n.
-    """
-    for i in range(np.uint64(valid.shape[0])):
-        at, found = np.uint64(bounds[i]), np.int32(-1)
-        if valid[i] and bounds[i + _1] - bounds[i] >= 5 and data[at] == 0 and data[at + _1] < 128:
-            found = np.int32(
-                np.uint32(data[at + _1]) << np.uint32(24)
-                | np.uint32(data[at + _2]) << np.uint32(16)
-                | np.uint32(data[at + _3]) << np.uint32(8)
-                | np.uint32(data[at + _4])
-            )
-        ids[i] = found
-    return np.int64(valid.shape[0])
-
-
-HELPERS = ("_copy", "_read_varint", "_read_bytes", "_is_utf8", "_read_big")
+HELPERS = ("_read_varint", "_read_bytes", "_is_utf8", "_read_big", "_forget_row")
 
 
 def examples() -> dict[str, tuple[Any, ...]]:
     """Return each kernel's arguments, with empty input, in the one form in which it is ever called."""
-    u8, i32, i64, u64 = jit.array("u1"), jit.array("i4", 1), jit.array("i8"), jit.array("u8")
+    u8, i64, u64 = jit.array("u1"), jit.array("i8"), jit.array("u8")
     values, levels = jit.array("i8", out=True), jit.array("i8", 2, out=True)
     grids = [jit.array("i8", shape, out=True) for shape in ((1, STACK_COLUMNS), (3, 0))]
     return {
@@ -523,8 +433,6 @@ def examples() -> dict[str, tuple[Any, ...]]:
             values, values.view(np.float32), values.view(np.float64), jit.array("u1", out=True),
             levels, levels, levels, *grids, levels,
         ),
-        "copy_spans": (u8, u8, i64, i32, jit.array("u1", out=True)),
-        "schema_ids": (u8, jit.array("i8", 1), u8, jit.array("i4", out=True)),
     }  # fmt: skip
 
 

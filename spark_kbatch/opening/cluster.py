@@ -497,7 +497,8 @@ class Cluster:
                 `columns` leaves out too. What it leaves out is not checked. `last` counts records
                 before it.
             formats: the options of values as columns, with underscores: `value_format="avro"`,
-                `key_format="string"`, `value_schema="version:3"`, `mode="PERMISSIVE"`; see docs/values.md.
+                `key_format="string"`, `value_schema="version:3"`, `mode="PERMISSIVE"`; of JSON `value_format="json"`
+                and a DDL, `value_schema="id bigint, tags array<string>"`; see docs/values.md.
 
         Returns:
             An iterator of `pyarrow.RecordBatch`, of at least one. Its `read_all()` returns one table,

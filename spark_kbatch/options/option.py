@@ -163,8 +163,8 @@ _KAFKA_KEYS_OF_ONE_SIDE = frozenset(
 
 FORBIDDEN_KAFKA_KEYS = {
     "auto.offset.reset": "give startingOffsets instead",
-    "key.deserializer": "the option 'key.format' says what keys are: binary, string or avro",
-    "value.deserializer": "the option 'value.format' says what values are: binary, string or avro",
+    "key.deserializer": "the option 'key.format' says what keys are: binary, string, avro or json",
+    "value.deserializer": "the option 'value.format' says what values are: binary, string, avro or json",
     "key.serializer": "keys are written as they are, string or binary",
     "value.serializer": "values are written as they are, string or binary",
     "enable.auto.commit": "offsets are given by options, and nothing is committed but with 'commit.group.id'",

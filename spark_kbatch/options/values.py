@@ -32,7 +32,7 @@ from spark_kbatch.options.registry import (
 )
 from spark_kbatch.stored_json import loads_commented
 
-Format: TypeAlias = Literal["binary", "string", "avro"]
+Format: TypeAlias = Literal["binary", "string", "avro", "json"]
 Framing: TypeAlias = Literal["confluent", "none"]
 Mode: TypeAlias = Literal["FAILFAST", "PERMISSIVE"]
 Strategy: TypeAlias = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"]
@@ -41,10 +41,16 @@ Column: TypeAlias = Literal["key", "value", ""]
 COLUMNS: tuple[Column, ...] = ("key", "value")
 ANY_COLUMN: Column = ""  # of another origin: what is given for it has no prefix
 PERMISSIVE: Mode = "PERMISSIVE"
-_LATER = ("json", "protobuf")
+LENIENT = ("duplicates", "zone", "digits", "strings")
 _SCHEMA_ACCEPTS = "latest, id:7, version:3, file:order.avsc, or a schema as JSON"
-_FORMAT_ACCEPTS = "binary, string, avro"
-_FRAMING_DEFAULT = "confluent for avro with a registry, else none"
+_DDL_ACCEPTS = f"{_SCHEMA_ACCEPTS}; for json also a DDL, such as `id bigint, tags array<string>`"
+_FRAMING_DEFAULT = "confluent for avro and json with a registry, else none"
+_FORMATTED = "a format, avro or json: value.format or key.format"
+# What a schema may be that no registry has, by format.
+_OWN_SCHEMA = {
+    "avro": "file:order.avsc, or JSON",
+    "json": "id bigint, or file:order.json, or a JSON Schema",
+}
 _STRATEGIES: tuple[Strategy, ...] = (
     "TopicNameStrategy",
     "RecordNameStrategy",
@@ -57,9 +63,9 @@ _RECORD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", 
 class SchemaChoice(NamedTuple):
     """The source of the schema of values: a version of the subject, an id, a file, text, or a write's columns."""
 
-    kind: Literal["latest", "version", "id", "file", "text", "columns"] = "latest"
+    kind: Literal["latest", "version", "id", "file", "text", "ddl", "columns"] = "latest"
     number: int = 0  # the version or the id
-    text: str = ""  # JSON, or the file's absolute path
+    text: str = ""  # JSON, a DDL, or the file's absolute path
     beside: tuple[str, ...] = ()  # absolute paths of files with types that the file's schema uses
 
     @property
@@ -76,12 +82,17 @@ class SchemaChoice(NamedTuple):
 LATEST_SCHEMA, SCHEMA_OF_COLUMNS = SchemaChoice(), SchemaChoice("columns")
 
 
-def _format(key: str, value: str) -> Format:
-    if value.strip().lower() in _LATER:
-        raise ConfigError(
-            f"option {key!r} is {value!r}, which is not supported yet; accepted: {_FORMAT_ACCEPTS}"
-        )
-    return _WORDS.parse(key, value)
+def _formats(known: kinds.OptionKind[Format], *later: str) -> kinds.OptionKind[Format]:
+    """Return the kind of formats that are known; `later` are those that are not supported yet."""
+
+    def parse(key: str, value: str) -> Format:
+        if value.strip().lower() in later:
+            raise ConfigError(
+                f"option {key!r} is {value!r}, which is not supported yet; accepted: {known.accepts}"
+            )
+        return known.parse(key, value)
+
+    return kinds.OptionKind(parse, known.accepts)
 
 
 def _schema(key: str, value: str) -> SchemaChoice:
@@ -102,7 +113,9 @@ def _schema(key: str, value: str) -> SchemaChoice:
         except (ValueError, RecursionError) as error:
             kinds.refuse(key, value, f"{_SCHEMA_ACCEPTS}; this is no JSON: {error}")
         return SchemaChoice("text", text=text)
-    kinds.refuse(key, value, _SCHEMA_ACCEPTS)
+    if not text:
+        kinds.refuse(key, value, _SCHEMA_ACCEPTS)
+    return SchemaChoice("ddl", text=text)
 
 
 def _strategy(key: str, value: str) -> Strategy:
@@ -125,9 +138,17 @@ def _fields(key: str, value: str) -> tuple[str, ...]:
     return names
 
 
-_WORDS: kinds.OptionKind[Format] = kinds.one_of("binary", "string", "avro")
-_FORMAT = kinds.OptionKind(_format, _FORMAT_ACCEPTS)
-_SCHEMA = kinds.OptionKind(_schema, _SCHEMA_ACCEPTS)
+def _lenient(key: str, value: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip().lower() for name in value.split(",")))
+    if not set(names) <= set(LENIENT):
+        kinds.refuse(key, value, f"names, separated by commas: {', '.join(LENIENT)}")
+    return names
+
+
+_FORMAT = _formats(kinds.one_of("binary", "string", "avro", "json"), "protobuf")
+_WRITTEN_FORMAT = _formats(kinds.one_of("binary", "string", "avro"), "json", "protobuf")
+_SCHEMA = kinds.OptionKind(_schema, _DDL_ACCEPTS)
+_WRITTEN_SCHEMA = kinds.OptionKind(_schema, _SCHEMA_ACCEPTS)
 _SUBJECT = kinds.stripped("a name")
 _FRAMING: kinds.OptionKind[Framing] = kinds.one_of("confluent", "none")
 _STRATEGY_NAMES: kinds.OptionKind[Strategy] = kinds.one_of(*_STRATEGIES)
@@ -159,6 +180,11 @@ class ColumnOptions:
         return key_of(self.column, "schema")
 
     @property
+    def has_schema_ids(self) -> bool:
+        """Whether it is known of each value which schema wrote it, by an id."""
+        return self.format == "avro" or self.framing == "confluent"
+
+    @property
     def has_versions(self) -> bool:
         """Whether values name their schemas, which are versions of a subject that is known."""
         return self.framing == "confluent" and bool(self.subject)
@@ -184,10 +210,10 @@ class ColumnOptions:
 def _written_rows(column: Column, *, called: str) -> tuple[Option, ...]:
     # fmt: off
     return (
-        Option(f"{column}.format", _FORMAT, "binary", f"What {called} become: bytes or text as they are, or Avro, of columns of any type that fits the schema. See [Values as columns](values.md#write)."),
-        Option(f"{column}.schema", _SCHEMA, None, f"The schema that {called} are written with: " + ("the latest of the subject, which only a batch may name, " if column == "value" else "") + "an id, a version, a file on the driver, or the schema itself.", "latest; with auto.register.schemas, one that is made of the columns" if column == "value" else "required for avro"),
+        Option(f"{column}.format", _WRITTEN_FORMAT, "binary", f"What {called} become: bytes or text as they are, or Avro, of columns of any type that fits the schema. See [Values as columns](values.md#write)."),
+        Option(f"{column}.schema", _WRITTEN_SCHEMA, None, f"The schema that {called} are written with: " + ("the latest of the subject, which only a batch may name, " if column == "value" else "") + "an id, a version, a file on the driver, or the schema itself.", "latest; with auto.register.schemas, one that is made of the columns" if column == "value" else "required for avro"),
         Option(f"{column}.subject", _SUBJECT, None, f"The subject that {called} have in the registry.", f"TOPIC-{column}, with the option `topic`"),
-        Option(f"{column}.framing", _FRAMING, None, f"Whether {called} get Confluent's five bytes in front, which name their schema, or none.", _FRAMING_DEFAULT),
+        Option(f"{column}.framing", _FRAMING, None, f"Whether {called} get Confluent's five bytes in front, which name their schema, or none.", "confluent for avro with a registry, else none"),
         Option(f"{column}.subject.name.strategy", _STRATEGY, "TopicNameStrategy", f"What the subject of {called} follows from where it is not given: the topic, the name of the schema's record, or both, `TOPIC-RECORD`. The names are Confluent's; a Java class will do."),
         Option(f"{column}.record.name", kinds.OptionKind(_record_name, "a name, such as `com.shop.Order`"), None, f"The name of the record that {called} are: of a schema that is made of columns, and for the subject of one that is looked up." if column == "value" else f"The name of the record that {called} are, for the subject of a schema that is looked up.", "made of the subject" if column == "value" else "the schema's"),
     )
@@ -197,8 +223,8 @@ def _written_rows(column: Column, *, called: str) -> tuple[Option, ...]:
 def _rows(column: Column, *, called: str) -> tuple[Option, ...]:
     # fmt: off
     return (
-        Option(key_of(column, "format"), _FORMAT, "binary", f"What {called} are: bytes as they are, text in UTF-8, or Avro. See [Values as columns](values.md)."),
-        Option(key_of(column, "schema"), _SCHEMA, None, f"The schema that {called} are read as: the latest of the subject, an id, a version, a file on the driver, or the schema itself.", "latest"),
+        Option(key_of(column, "format"), _FORMAT, "binary", f"What {called} are: bytes as they are, text in UTF-8, Avro, or JSON. See [Values as columns](values.md)."),
+        Option(key_of(column, "schema"), _SCHEMA, None, f"The schema that {called} are read as: the latest of the subject, an id, a version, a file on the driver, or the schema itself.", "latest, of a registry"),
         Option(key_of(column, "subject"), _SUBJECT, None, f"The subject that {called} have in the registry.", f"TOPIC-{column}, if one topic is named"),
         Option(key_of(column, "framing"), _FRAMING, None, f"Whether {called} have Confluent's five bytes in front, which name the schema that wrote each, or none.", _FRAMING_DEFAULT),
     )
@@ -214,8 +240,9 @@ class ValueOptions:
     key: ColumnOptions = made_of(*_rows("key", called="keys"), default=ColumnOptions("key"))
     fields: tuple[str, ...] = option("value.fields", kinds.OptionKind(_fields, "names, separated by commas: `order_id,customer.id`"), (), "Fields of the value that are wanted; only these are decoded.", "all of them")
     mode: Mode = option("mode", kinds.one_of("FAILFAST", "PERMISSIVE"), "FAILFAST", "What becomes of a key or a value that cannot be decoded: an error that names its record, or null, with the reason in the column `value_error` or `key_error`.")
-    include_schema_id: bool = option("includeSchemaId", kinds.BOOLEAN, False, "Whether to add the id of the schema that wrote each value, as the column `value_schema_id`, and `key_schema_id`.")
+    include_schema_id: bool = option("includeSchemaId", kinds.BOOLEAN, False, "Whether to add the id of the schema that wrote each value, as the column `value_schema_id`, and `key_schema_id`. JSON has ids in Confluent's framing alone.")
     include_bytes: bool = option("includeBytes", kinds.BOOLEAN, False, "Whether to add the bytes that were decoded, as the column `value_bytes`, and `key_bytes`.")
+    lenient: tuple[str, ...] = option("json.lenient", kinds.OptionKind(_lenient, "names, separated by commas: `duplicates`, `zone`, `digits`, `strings`"), (), "What is no error in JSON: a [name twice, a time without a zone, digits that are lost, numbers in strings](values.md#json).", "none of them")
     # fmt: on
     registry: RegistryOptions | None = None
 
@@ -250,6 +277,7 @@ _KEYWORDS = {row.key.lower().replace(".", "_"): row.key for row in VALUE_OPTIONS
     "include_schema_id": "includeSchemaId",
     "include_bytes": "includeBytes",
 }
+_LISTS = {"fields": "names of fields", "lenient": f"names: {', '.join(LENIENT)}"}
 _ARGUMENTS = (
     *_rows(ANY_COLUMN, called="values"),
     *(
@@ -286,18 +314,24 @@ def parse_value_options(
         mode=given.get("mode"),
         include_schema_id=given.get("includeSchemaId"),
         include_bytes=given.get("includeBytes"),
+        lenient=given.get("json.lenient"),
         registry=registry,
     )
-    has_avro = any(one.format == "avro" for one in found.typed)
+    formats = {one.format for one in found.typed}
     for key in ("mode", "includeBytes"):
         if key in given and not found.typed:
             raise _lonely(key, "a column with a format: value.format or key.format")
-    if "includeSchemaId" in given and not has_avro:
-        raise _lonely("includeSchemaId", "value.format=avro or key.format=avro")
-    if registry is not None and not has_avro:
-        raise _lonely(URL, "value.format=avro or key.format=avro")
-    if found.fields and found.value.format != "avro":
-        raise _lonely("value.fields", "value.format=avro")
+    if "includeSchemaId" in given and not any(one.has_schema_ids for one in found.typed):
+        raise _lonely(
+            "includeSchemaId",
+            "a format whose values name schemas: avro, or json with framing confluent",
+        )
+    if registry is not None and formats.isdisjoint(_OWN_SCHEMA):
+        raise _lonely(URL, _FORMATTED)
+    if found.fields and found.value.format not in _OWN_SCHEMA:
+        raise _lonely("value.fields", "value.format=avro or json")
+    if found.lenient and "json" not in formats:
+        raise _lonely("json.lenient", "value.format=json or key.format=json")
     return found
 
 
@@ -379,16 +413,18 @@ def _column(
     schema_key, subject_key = key_of(column, "schema"), key_of(column, "subject")
     strategy_key, name_key = f"{column}.subject.name.strategy", f"{column}.record.name"
     framing: Framing | None = given.get(key_of(column, "framing"))
-    if kind != "avro":
+    if kind not in _OWN_SCHEMA:
         for key in (schema_key, subject_key, strategy_key, name_key):
             if key in given:
-                raise _lonely(key, f"{column}.format=avro")
+                raise _lonely(key, f"{column}.format=avro or json")
         if framing == "confluent":
             raise ConfigError(
-                f"option '{column}.framing' is 'confluent', which goes with {column}.format=avro alone"
+                f"option '{column}.framing' is 'confluent', which goes with {column}.format=avro or json alone"
             )
         return ColumnOptions(column, kind)
     schema: SchemaChoice = given.get(schema_key) or LATEST_SCHEMA
+    if schema.kind == "ddl" and kind != "json":
+        kinds.refuse(schema_key, schema.text, _SCHEMA_ACCEPTS)
     if auto_register and column == "value" and schema_key not in given:
         schema = SCHEMA_OF_COLUMNS
     if framing is None:
@@ -404,7 +440,7 @@ def _column(
         given.get(name_key) if name_key in given else "",
     )
     if registry is None:
-        _ensure_needs_no_registry(column, schema, framing, is_given=schema_key in given)
+        _ensure_needs_no_registry(found, is_given=schema_key in given)
         if strategy_key in given:
             raise _lonely(strategy_key, f"a registry in {URL!r}")
         return found
@@ -426,30 +462,29 @@ def _column(
         why = ", and several topics are named" if topics else ", and no topic is named by an option"
         raise ConfigError(
             f"option {subject_key!r} is not given{why if column else ''}: give it, or name the schema in "
-            f"{schema_key!r}: id:7, file:order.avsc, or JSON"
+            f"{schema_key!r}: id:7, {_OWN_SCHEMA[kind]}"
         )
     return found
 
 
-def _ensure_needs_no_registry(
-    column: Column, schema: SchemaChoice, framing: Framing, *, is_given: bool
-) -> None:
-    url, schema_key = URL if column else "registry", key_of(column, "schema")
-    if framing == "confluent":
+def _ensure_needs_no_registry(column: ColumnOptions, *, is_given: bool) -> None:
+    url, schema_key = URL if column.column else "registry", column.schema_key
+    called, own = column.column or "value", _OWN_SCHEMA[column.format]
+    if column.framing == "confluent" and column.format == "avro":
         raise ConfigError(
-            f"option {key_of(column, 'framing')!r} is 'confluent', where each {column or 'value'} names its schema "
+            f"option {key_of(column.column, 'framing')!r} is 'confluent', where each {called} names its schema "
             f"by an id: give the registry that knows it, in {url!r}; a folder will do"
         )
     if not is_given:
-        is_avro = f"option '{column}.format' is 'avro', and " if column else ""
+        is_of = f"option '{called}.format' is {column.format!r}, and " if column.column else ""
+        framed = f"for {called}s without framing, " if column.format == "avro" else ""
         raise ConfigError(
-            f"{is_avro}no schema is known: give the registry in {url!r}, which may be a folder; or, for "
-            f"{column or 'value'}s without framing, {schema_key!r}: file:order.avsc, or JSON"
+            f"{is_of}no schema is known: give the registry in {url!r}, which may be a folder; or, {framed}"
+            f"{schema_key!r}: {own}"
         )
-    if schema.needs_registry:
+    if column.schema.needs_registry:
         raise ConfigError(
-            f"option {schema_key!r} names a schema of a registry: give that in {url!r}; or a schema of its "
-            "own, file:order.avsc or JSON"
+            f"option {schema_key!r} names a schema of a registry: give that in {url!r}; or a schema of its own, {own}"
         )
 
 
@@ -511,12 +546,12 @@ def parse_function_arguments(registry: Any, given: Mapping[str, Any]) -> ValueOp
 def _as_text(name: str, value: Any, row: Option) -> Any:
     """Return an argument as an option has it; raises ConfigError if that is not accepted."""
     part = row.key.rpartition(".")[2]
-    if part == "fields" and not isinstance(value, str):
-        value = ",".join(arguments.names(name, value, "names of fields"))
+    if part in _LISTS and not isinstance(value, str):
+        value = ",".join(arguments.names(name, value, _LISTS[part]))
     elif part == "schema" and isinstance(value, Mapping | list):
         value = json.dumps(value)
     row.parse(value)
-    return str(value).lower() if isinstance(value, bool) else value
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def registry_keys(registry: Any) -> dict[str, str]:

@@ -80,9 +80,9 @@ class Formats:
         return spark_kbatch.encode_values(array, auto_register=is_folder, **self._arguments(column))
 
     def decoded(self, table: pa.Table) -> list[dict[str, Any]]:
-        """Return rows that were read with these formats, with maps as dicts."""
+        """Return rows that were read with these formats, with maps as dicts, of JSON too."""
         rows: list[dict[str, Any]] = table.to_pylist()
-        for column in filter(self.has, ("key", "value")):
+        for column in (one.column for one in self.options.typed):
             kind = table.schema.field(column).type
             for row in rows:
                 row[column] = _with_dicts(kind, row[column])

@@ -61,7 +61,7 @@ class Records:
             registry: of schemas, as for `spark_kbatch.Cluster.read`; by default the test's own,
                 `kbatch_registry`.
             formats: what keys and values are decoded from: `value_format="avro"`, and more, as for
-                `spark_kbatch.Cluster.read`. A record of Avro becomes a dict.
+                `spark_kbatch.Cluster.read`. A record of Avro, or an object of JSON, becomes a dict.
 
         Returns:
             A dict for each record, with key, value, topic, partition, offset, timestamp (a datetime in

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_kbatch.kernels import avro as kernels
+from spark_kbatch.kernels import slots as kernels
 from spark_kbatch.values.flat import Array, ByteStrings, frozen
 
 HEADER_SIZE = 5

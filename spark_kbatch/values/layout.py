@@ -67,9 +67,9 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -95,7 +95,7 @@ NO_SLOT = 0  # a slot that nothing is stored in
 INT32, INT64 = (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)
 _PARTS_OF_SECOND = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
 DECIMAL_DIGITS_MAX = 38
-_COLUMNS_MAX = 10_000
+COLUMNS_MAX = 10_000
 
 # How the numbers in a column's slots become its Arrow type.
 NULL, NUMBER, BOOLEAN, FLOAT, DOUBLE = "null", "number", "boolean", "float", "double"
@@ -139,6 +139,7 @@ _UNITS = {"ms": "millis", "us": "micros"}
 
 # Names of fields, each with what is wanted of its type: all of it where no names follow.
 Wanted = dict[str, "Wanted"]
+_Field = TypeVar("_Field", bound=Any)  # a field with a name, of any kind of type
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,8 +265,8 @@ class _LayoutBuilder:
     ) -> Column:
         """Return the column of a schema at `path`, which lies inside some records."""
         self._columns_count += 1
-        if self._columns_count > _COLUMNS_MAX:
-            raise SchemaError(path, f"the schema has more than {_COLUMNS_MAX} columns: name the fields that are wanted")  # fmt: skip
+        if self._columns_count > COLUMNS_MAX:
+            raise SchemaError(path, f"the schema has more than {COLUMNS_MAX} columns: name the fields that are wanted")  # fmt: skip
         if sum(map(path.count, ".[{")) > NESTING_MAX:
             raise SchemaError(path, f"columns are nested deeper than {NESTING_MAX}")
         match schema:
@@ -313,7 +314,7 @@ class _LayoutBuilder:
                 "and leave this one out",
             )
         slot = self._slot(level)
-        _ensure_distinct(record, path)
+        ensure_distinct([one.name for one in record.fields], path, described(record))
         fields = tuple(
             self.column(
                 one.column or one.name, one.type, level, f"{path}.{one.name}", (*inside, record)
@@ -378,16 +379,22 @@ def _arrow_field(column: Column) -> Any:
     return pa.field(column.name, column.type, nullable=True)
 
 
-def _ensure_distinct(record: RecordSchema, path: str) -> None:
+def ensure_distinct(fields: Iterable[str], path: str, owner: str) -> None:
+    """Check that no two names of fields are equal, or differ in case alone.
+
+    Raises:
+        SchemaError: two are; names the path, the owner and both.
+    """
     names: dict[str, str] = {}
-    for one in record.fields:
-        other = names.setdefault(one.name.casefold(), one.name)
-        if other != one.name:
+    for name in fields:
+        other = names.get(name.casefold())
+        if other is not None:
             raise SchemaError(
                 path,
-                f"{described(record)} has the fields {other!r} and {one.name!r}, which Spark cannot tell apart: "
+                f"{owner} has the fields {other!r} and {name!r}, which Spark cannot tell apart: "
                 "name the fields that are wanted and leave one out",
             )
+        names[name.casefold()] = name
 
 
 # The part of a schema that is wanted.
@@ -450,7 +457,9 @@ def _projected(schema: Schema, wanted: Wanted, path: str, *, renames: bool) -> S
                     ),
                     name if renames else found.name,
                 )
-                for name, found, below in _found_fields(schema, wanted, path)
+                for name, found, below in found_fields(
+                    schema.fields, wanted, path, described(schema)
+                )
             )
             whole = schema.whole or schema.fields
             return RecordSchema(schema.name, schema.aliases, fields, whole)
@@ -463,19 +472,23 @@ def _renamed(one: RecordField, name: str) -> RecordField:
     return one if name == one.name else replace(one, column=name)
 
 
-def _found_fields(
-    record: RecordSchema, wanted: Wanted, path: str
-) -> list[tuple[str, RecordField, Wanted]]:
-    """Return the wanted fields of a record: by their name, or by the only one that differs in case alone."""
-    by_name = {one.name: one for one in record.fields}
-    found: list[tuple[str, RecordField, Wanted]] = []
+def found_fields(
+    fields: Sequence[_Field], wanted: Wanted, path: str, owner: str
+) -> list[tuple[str, _Field, Wanted]]:
+    """Return the wanted fields: by their name, or by the only one that differs in case alone.
+
+    Raises:
+        SchemaError: there is none, or one is asked for twice; names the path and the owner.
+    """
+    by_name = {one.name: one for one in fields}
+    found: list[tuple[str, _Field, Wanted]] = []
     for name, below in wanted.items():
-        alike = [one for one in record.fields if one.name.casefold() == name.casefold()]
+        alike = [one for one in fields if one.name.casefold() == name.casefold()]
         match = by_name.get(name) or (alike[0] if len(alike) == 1 else None)
         if match is None:
             near = difflib.get_close_matches(name, by_name, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"its fields are: {', '.join(by_name)}"
-            raise SchemaError(path, f"{described(record)} has no field {name!r}; {hint}")
+            raise SchemaError(path, f"{owner} has no field {name!r}; {hint}")
         if any(match is other for _, other, _ in found):
             raise SchemaError(path, f"the field {match.name!r} is asked for twice")
         found.append((name, match, below))

@@ -32,6 +32,7 @@ import numpy as np
 
 from spark_kbatch.errors import SchemaError
 from spark_kbatch.kernels import avro as kernels
+from spark_kbatch.kernels.slots import MEMORY_PER_BYTE
 from spark_kbatch.values import layout as columns
 from spark_kbatch.values.avro_schema import (
     NO_DEFAULT,
@@ -316,7 +317,7 @@ class Programs:
         self._is_in_item = was_in_item
         self._emit(kernels.NEXT, path, None, block)
         code, slot, first, _, _ = self._operations[block]
-        paid = kernels.MEMORY_PER_BYTE * least
+        paid = MEMORY_PER_BYTE * least
         memory = min(max(self._item_memory(level) - paid, 0 if least else 1), _ITEM_MEMORY_MAX)
         item = memory << 32 | min(least, _ITEM_MEMORY_MAX)
         self._operations[block] = code, slot, first, len(self._operations), item

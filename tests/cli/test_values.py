@@ -1,4 +1,4 @@
-"""`kbatch consume --value-format avro` and `kbatch schemas`: values as JSON, and where their schemas are."""
+"""`kbatch consume --value-format` and `kbatch schemas`: values as JSON, and where their schemas are."""
 
 from __future__ import annotations
 
@@ -165,6 +165,75 @@ def test_permissive_shows_an_error_in_the_place_of_its_value(cluster: Path, regi
     assert json.loads(chosen[3]) == {"error": error}
     alone = run("consume", cluster, "orders", "--permissive")
     assert "--permissive goes with --value-format or --key-format" in alone.stderr
+
+
+# Of JSON.
+
+DOCUMENTS = [
+    b'{"id": 1, "price": 1.10, "name": "\xc3\xa9\xe2\x80\xae"}',
+    None,
+    b' {"id": 2,\r\n\t"big": 12345678901234567890123} ',
+    b"null",
+    b'"a\\nb"',
+]
+AS_WRITTEN = [
+    r'{"id": 1, "price": 1.10, "name": "é\u202e"}',
+    None,
+    '{"id": 2,   "big": 12345678901234567890123}',
+    "null",
+    r'"a\nb"',
+]
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    with spark_kbatch.open(tmp_path / "c", create=True) as cluster:
+        cluster.create_topic("docs")
+        cluster.create_topic("framed")
+        with cluster.producer(flush=False) as producer:
+            for one in DOCUMENTS:
+                producer.send("docs", one)
+                producer.send("framed", None if one is None else framed(7, one))
+    return tmp_path / "c"
+
+
+def test_json_is_shown_as_it_is_written_on_one_line(documents: Path, registry: Path) -> None:
+    words = ["consume", documents, "docs", "--value-format", "json"]
+
+    assert run(*words, "--raw").stdout.splitlines() == [one or "" for one in AS_WRITTEN]
+    fields = [line.split("\t")[4] for line in run(*words).stdout.splitlines()]
+    assert fields == [r"\N" if one is None else one for one in AS_WRITTEN]
+    lines = run(*words, "--json").stdout.splitlines()
+    assert lines[2].find(f'"value": {AS_WRITTEN[2]}') > 0  # no digit is lost
+    assert json.loads(lines[1])["value"] is None
+    words[2:3] = ["framed", "--registry", registry]
+    assert run(*words, "--raw").stdout.splitlines() == [one or "" for one in AS_WRITTEN]
+
+
+def test_json_is_read_as_a_ddl_and_where_sees_its_fields(documents: Path) -> None:
+    words = ["consume", documents, "docs", "--value-format", "json", "--raw", "--end", "4"]
+
+    shown = run(*words, "--value-schema", "id int, price decimal(5,2)").stdout.splitlines()
+    assert shown == ['{"id": 1, "price": "1.10"}', "", '{"id": 2, "price": null}', ""]
+    found = run(*words, "--value-schema", "id int", "--where", "value.id >= 2").stdout
+    assert found == '{"id": 2}\n'
+    assert run(*words, "--where", "value LIKE '%price%'").stdout.splitlines() == AS_WRITTEN[:1]
+
+
+def test_what_is_no_json_names_its_record_and_how_to_go_on(documents: Path) -> None:
+    with spark_kbatch.open(documents) as opened, opened.producer() as producer:
+        producer.send("docs", b'{"id": 3}}')
+    words = ["consume", documents, "docs", "--value-format", "json", "--raw", "--start", "4"]
+
+    done = run(*words)
+    assert (done.exit_code, done.stdout.splitlines()) == (1, AS_WRITTEN[4:])
+    error = "the value of docs-0 at offset 5 cannot be decoded: bytes are left over after the document (byte 9)"
+    remedy = "go on after it with --start 6, with --permissive, or leave out --value-format"
+    assert str(done.exception) == f"{error}; {remedy}"
+    (_, bad) = run(*words, "--permissive").stdout.splitlines()
+    assert json.loads(bad) == {"error": error}
+    wrong = run(*words, "--value-schema", "id bignt")
+    assert ".id: a type is missing at character 4" in str(wrong.exception)
 
 
 def test_the_schemas_of_a_topic_are_shown(registry: Path) -> None:

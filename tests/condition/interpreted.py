@@ -28,6 +28,8 @@ SCHEMA = pa.schema(
             pa.struct(
                 [
                     ("text", pa.string()),
+                    ("tiny", pa.int8()),
+                    ("small", pa.int16()),
                     ("int", pa.int32()),
                     ("long", pa.int64()),
                     ("float", pa.float32()),
@@ -105,6 +107,8 @@ def rows() -> st.SearchStrategy[list[Row]]:
     value = st.fixed_dictionaries(
         {
             "text": maybe(_TEXTS),
+            "tiny": maybe([-128, 0, 5, 127]),
+            "small": maybe([-(2**15), 0, 5, 900]),
             "int": maybe(_INTS),
             "long": maybe(_LONGS),
             "float": maybe([one for one in _DOUBLES if one > -1e300 or one != one]),
@@ -210,6 +214,8 @@ OPERANDS: dict[str, tuple[Callable[[Row], Any], list[tuple[str, Any]]]] = {
     "offset": (_field("offset"), _exact),
     "timestamp": (lambda row: 1000 * row["timestamp"], [(_moment("TIMESTAMP")(one), (one - EPOCH) // datetime.timedelta(microseconds=1)) for one in _MOMENTS]),
     "value.text": (_field("value", "text"), _pairs(_text, _TEXTS)),
+    "value.tiny": (_field("value", "tiny"), _exact),
+    "value.small": (_field("value", "small"), _exact),
     "value.int": (_field("value", "int"), _exact),
     "VALUE.long": (_field("value", "long"), _exact),
     "value.float": (lambda row: _single(_field("value", "float")(row)), _doubles),

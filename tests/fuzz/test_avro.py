@@ -10,7 +10,7 @@ import random
 
 import pyarrow as pa
 
-from spark_kbatch.kernels.avro import MEMORY_FREE, MEMORY_PER_BYTE
+from spark_kbatch.kernels.slots import MEMORY_FREE, MEMORY_PER_BYTE
 from spark_kbatch.values.avro_decoder import decode
 from spark_kbatch.values.avro_schema import parse
 from tests.support import avro

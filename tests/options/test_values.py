@@ -21,6 +21,8 @@ from spark_kbatch.options.write import parse_write_options
 READ = {"path": "/data", "subscribe": "orders"}
 AVRO = {"value.format": "avro", "schema.registry.url": "http://localhost:8081"}
 TEXT = '{"type": "map", "values": "long"}'
+DDL = "id bigint, tags array<string>"
+JSON = {"value.format": "json", "value.schema": DDL}
 # The options of values of the topic "orders" whose schema is that.
 OF_TEXT = ColumnOptions(
     "value", "avro", SchemaChoice("text", text=TEXT), "orders-value", "confluent", topic="orders"
@@ -88,22 +90,29 @@ def test_a_subject_follows_from_the_one_topic_that_is_named() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"value.format": "json"}, "not supported yet; accepted: binary, string, avro"),
-        ({"key.format": "Protobuf"}, "not supported yet"),
-        ({"value.format": "avor"}, "accepted: binary, string, avro"),
+        ({"key.format": "Protobuf"}, "not supported yet; accepted: binary, string, avro, json"),
+        ({"value.format": "avor"}, "accepted: binary, string, avro, json"),
         ({"value.format": "avro"}, "no schema is known: give the registry in 'schema.registry.url'"),
         ({"value.format": "avro", "value.schema": "id:7"}, "names a schema of a registry"),
         ({"value.format": "avro", "value.framing": "confluent", "value.schema": TEXT}, "the registry that knows it"),
-        ({"value.format": "string", "value.framing": "confluent"}, "goes with value.format=avro alone"),
-        ({"value.schema": TEXT}, "goes with value.format=avro"),
-        ({"key.format": "string", "value.subject": "a"}, "goes with value.format=avro"),
+        ({"value.format": "avro", "value.schema": DDL}, r"accepted: latest, id:7, version:3, file:order\.avsc, or a schema as JSON$"),
+        ({"value.format": "json"}, "is 'json', and no schema is known: give the registry .*: id bigint, or file:order"),
+        ({"value.format": "json", "value.schema": "id:7"}, "names a schema of a registry: .* of its own, id bigint"),
+        ({"value.format": "json", "value.framing": "confluent"}, "is 'json', and no schema is known"),
+        ({"value.format": "string", "value.framing": "confluent"}, "goes with value.format=avro or json alone"),
+        ({"value.schema": TEXT}, "goes with value.format=avro or json"),
+        ({"key.format": "string", "value.subject": "a"}, "goes with value.format=avro or json"),
         ({"mode": "PERMISSIVE"}, "goes with a column with a format"),
         ({"value.format": "string", "mode": "DROPMALFORMED"}, "accepted: FAILFAST, PERMISSIVE"),
         ({"includeBytes": "true"}, "goes with a column with a format"),
-        ({"value.format": "string", "includeSchemaId": "true"}, "goes with value.format=avro"),
-        ({"value.format": "string", "value.fields": "a"}, "goes with value.format=avro"),
+        ({"value.format": "string", "includeSchemaId": "true"}, "whose values name schemas: avro, or json with framing"),
+        (JSON | {"includeSchemaId": "true"}, "goes with a format whose values name schemas"),
+        ({"value.format": "string", "value.fields": "a"}, "goes with value.format=avro or json"),
+        (JSON | {"json.lenient": "zone,zones"}, "accepted: names, separated by commas: duplicates, zone, digits, strings"),
+        (JSON | {"json.lenient": ""}, "accepted: names"),
+        (AVRO | {"json.lenient": "zone"}, "'json.lenient' goes with value.format=json or key.format=json"),
         (AVRO | {"value.fields": "a,,b..c"}, "names of fields"),
-        ({"schema.registry.url": "http://localhost:8081"}, "goes with value.format=avro"),
+        ({"schema.registry.url": "http://localhost:8081"}, "goes with a format, avro or json: value.format or key.format"),
         (AVRO | {"schema.registry.basic.auth.password": "secret-of-the-test"}, "neither is the case"),
         (AVRO | {"schema.registry.urls": "x"}, "the nearest known one is 'schema.registry.url'"),
         (AVRO | {"value.shema": "x"}, "the nearest known one is 'value.schema'"),
@@ -114,6 +123,58 @@ def test_what_does_not_fit_together_is_refused(options: dict[str, str], said: st
     with pytest.raises(ConfigError, match=said) as told:
         parse_read_options(READ | options)
     assert "secret-of-the-test" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "choice"),
+    [
+        pytest.param(f" {DDL}\n", SchemaChoice("ddl", text=DDL), id="columns"),
+        pytest.param("array<bigint>", SchemaChoice("ddl", text="array<bigint>"), id="a-type"),
+        pytest.param("id: bigint", SchemaChoice("ddl", text="id: bigint"), id="colon"),
+        pytest.param("version:3", SchemaChoice("version", 3), id="version"),
+        pytest.param("latest", SchemaChoice(), id="latest"),
+        pytest.param('{"type": "object"}', SchemaChoice("text", text='{"type": "object"}'), id="text"),
+        pytest.param(
+            "file:/a/address.json,file:/b/order.json",
+            SchemaChoice("file", text="/b/order.json", beside=("/a/address.json",)),
+            id="files",
+        ),
+    ],
+)  # fmt: skip
+def test_a_schema_of_json_is_a_ddl_too(given: str, choice: SchemaChoice) -> None:
+    options = AVRO | {"value.format": "json", "value.schema": given}
+    assert parse_read_options(READ | options).values.value == ColumnOptions(
+        "value", "json", choice, "orders-value", "confluent", topic="orders"
+    )
+
+
+def test_json_has_confluents_framing_with_a_registry_and_without_one_where_that_is_said() -> None:
+    def found(**options: str) -> tuple[str, str]:
+        values = read(value_format="json", **options).value
+        return values.framing, values.schema.kind
+
+    url = "http://localhost:8081"
+    assert found(value_schema=DDL) == ("none", "ddl")
+    assert found(value_schema=DDL, value_framing="confluent") == ("confluent", "ddl")
+    assert found(schema_registry_url=url) == ("confluent", "latest")
+    assert found(schema_registry_url=url, value_framing="none") == ("none", "latest")
+    several = {"subscribe": "orders,more", "schema.registry.url": url}
+    parse_read_options({"path": "/data", **several, **JSON})
+    with pytest.raises(ConfigError, match=r"'value\.subject' is not given.*: id:7, id bigint"):
+        parse_read_options({"path": "/data", **several, "value.format": "json"})
+
+
+def test_leniency_is_named_one_by_one() -> None:
+    options = READ | JSON | {"json.lenient": "Zone, digits,zone"}
+    assert parse_stream_read_options(options).values.lenient == ("zone", "digits")
+    given = {
+        "key_format": "json",
+        "key_schema": "bigint",
+        "json_lenient": ["strings", "duplicates"],
+    }
+    assert parse_value_keywords(None, given, []).lenient == ("strings", "duplicates")
+    with pytest.raises(ConfigError, match="accepted: names: duplicates, zone, digits, strings"):
+        parse_value_keywords(None, given | {"json_lenient": [7]}, [])
 
 
 # Of a write.
@@ -138,6 +199,8 @@ def test_a_write_has_the_same_options_but_for_those_of_what_cannot_be_decoded() 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        ({"value.format": "json"}, "not supported yet; accepted: binary, string, avro$"),
+        (AVRO | {"value.schema": DDL}, "accepted: latest, id:7"),
         (AVRO | {"key.format": "avro"}, "a new version would move every key to another one"),
         ({"auto.register.schemas": "true"}, "goes with a registry in 'schema.registry.url'"),
         ({"schema.registry.url": "http://localhost:8081"}, "goes with value.format=avro"),

@@ -25,7 +25,7 @@ from tests.conftest import SPARK
 from tests.support import avro
 from tests.support.avro import a_record, framed, parsed
 from tests.support.frames import load, save
-from tests.support.orders import SECOND
+from tests.support.orders import SECOND, SECOND_TYPE
 
 pytestmark = pytest.mark.spark
 
@@ -35,6 +35,10 @@ ORDER = {
 }  # fmt: skip
 VALUES = {
     "key.format": "string", "value.format": "avro", "includeSchemaId": "true", "mode": "PERMISSIVE",
+}  # fmt: skip
+OF_JSON = {
+    "value.format": "json", "value.schema": f"flag boolean, l array<smallint>, {SECOND_TYPE[7:-1]}",
+    "value.framing": "confluent", "includeSchemaId": "true", "mode": "PERMISSIVE",
 }  # fmt: skip
 
 
@@ -61,7 +65,9 @@ def test_a_source_that_spark_has_found_by_itself_may_be_registered(spark: SparkS
 
 @pytest.mark.parametrize("names", [None, ("offset", "topic")], ids=["all", "named"])
 @pytest.mark.parametrize(
-    "options", [{}, {"includeHeaders": "true"}, VALUES], ids=["row", "headers", "values"]
+    "options",
+    [{}, {"includeHeaders": "true"}, VALUES, OF_JSON],
+    ids=["row", "headers", "avro", "json"],
 )
 def test_batches_have_the_arrow_schema_that_spark_makes_of_the_columns(
     tmp_path: Path, registry: Path, options: dict[str, str], names: tuple[str, ...] | None
@@ -74,7 +80,7 @@ def test_batches_have_the_arrow_schema_that_spark_makes_of_the_columns(
             producer.send("t", value, key="k", headers=[("h", b"1"), ("h", None)])
             producer.send("t", None)
     options = {"path": str(path), "subscribe": "t", "startingOffsets": "earliest", **options}
-    if "value.format" in options:
+    if options.get("value.format") == "avro":
         options["schema.registry.url"] = str(registry)
     source = KBatchDataSource(options)
     schema = source.schema()

@@ -9,6 +9,7 @@ import json
 import pickle
 import re
 from collections.abc import Iterator
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ from tests.support.orders import FIRST, SECOND, SECOND_TYPE
 pytestmark = pytest.mark.spark
 
 AVRO = {"subscribe": "orders", "value.format": "avro"}
+DDL = "id bigint, tags array<string>, at timestamp, counts map<string, tinyint>, customer struct<City: string>"
+JSON = {"subscribe": "orders", "value.format": "json", "value.schema": DDL}
 
 
 def first(number: int) -> bytes:
@@ -88,9 +91,11 @@ def sent(value: Any) -> Any:
 class Source:
     """The data source as Spark uses it: each step in a process of its own."""
 
-    def __init__(self, path: object, registry: Path, **options: str) -> None:
+    def __init__(self, path: object, registry: Path | None, **options: str) -> None:
+        """Read values of Avro with a registry, of JSON without one."""
+        of = JSON if registry is None else {**AVRO, "schema.registry.url": str(registry)}
         dotted = {key.replace("__", "."): value for key, value in options.items()}
-        self._options = {"path": str(path), "schema.registry.url": str(registry), **AVRO, **dotted}
+        self._options = {"path": str(path), **of, **dotted}
 
     def schema(self) -> StructType:
         source = sent(KBatchDataSource(self._options))
@@ -261,7 +266,89 @@ def test_the_page_names_the_type_of_each_schema() -> None:
         assert kind.simpleString() == shown
 
 
+# Of JSON.
+
+DOCUMENT = b'{"id": %d, "tags": ["a"], "at": "2024-01-31T10:00:00Z", "counts": {"k": 1}, "customer": {"City": "Rome"}}'
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    with spark_kbatch.open(tmp_path / "documents", create=True) as cluster:
+        cluster.create_topic("orders")
+        fill(cluster, DOCUMENT % 1, None, b'{"id": "x"}', DOCUMENT % 2)
+    return tmp_path / "documents"
+
+
+def test_values_of_json_have_the_types_of_the_ddl(documents: Path) -> None:
+    source = Source(documents, None, mode="PERMISSIVE", includeBytes="true")
+    schema = source.schema()
+    rows = source.read()
+
+    assert schema["value"].dataType.simpleString() == (
+        "struct<id:bigint,tags:array<string>,at:timestamp,counts:map<string,tinyint>,"
+        "customer:struct<City:string>>"
+    )
+    assert schema.fieldNames()[-2:] == ["value_bytes", "value_error"]
+    assert [row["value"] and row["value"]["id"] for row in rows] == [1, None, None, 2]
+    assert [row["value_error"] is None for row in rows] == [True, True, False, True]
+    assert rows[0]["value"]["counts"] == [("k", 1)]
+
+
+@pytest.mark.usefixtures("spark")  # which parses types
+def test_a_users_schema_chooses_fields_of_json_and_their_case(documents: Path) -> None:
+    schema = _parse_datatype_string(
+        "value struct<customer: struct<city: string>, ID: bigint>, value_error string"
+    )
+    assert isinstance(schema, StructType)
+
+    rows = Source(documents, None, mode="PERMISSIVE", where="value.tags IS NOT NULL").read(schema)
+    assert [row["value"] for row in rows] == [
+        {"customer": {"city": "Rome"}, "ID": 1}, {"customer": {"city": "Rome"}, "ID": 2},
+    ]  # fmt: skip
+    for ddl, said in (
+        ("value struct<idd: bigint>, value_error string", "no field 'idd'; did you mean 'id'"),
+        ("value struct<id: int>, value_error string", "the type struct<id:int>; it is struct<id:bigint>"),
+    ):  # fmt: skip
+        wrong = _parse_datatype_string(ddl)
+        assert isinstance(wrong, StructType)
+        with pytest.raises(ConfigError, match=said):
+            Source(documents, None, mode="PERMISSIVE").read(wrong)
+
+
 # With a session.
+
+
+def test_json_is_decoded_by_spark_in_batches_and_streams(
+    spark: SparkSession, documents: Path, tmp_path: Path
+) -> None:
+    options = {**JSON, "mode": "PERMISSIVE", "where": "value.id >= 1 OR value_error IS NOT NULL"}
+    expected = [
+        (0, 1, ["a"], {"k": 1}, True),
+        (2, None, None, None, False),
+        (3, 2, ["a"], {"k": 1}, True),
+    ]
+
+    def shown(frame: Any) -> list[Any]:
+        columns = "offset", "value.id", "value.tags", "value.counts", "value_error IS NULL"
+        return [tuple(row) for row in frame.selectExpr(*columns).orderBy("offset").collect()]
+
+    batch = load(spark, documents, **options)
+    assert shown(batch) == expected
+    assert str(batch.first()["value"].at.astimezone(UTC)) == "2024-01-31 10:00:00+00:00"
+    with pytest.raises(
+        PythonException,
+        match=r"RecordDeserializationError: the value of orders-0 at offset 2 cannot be decoded: \.id: a string in "
+        r"place of a whole number \(byte 7\)",
+    ):
+        load(spark, documents, **JSON).count()
+
+    stream = spark.readStream.format("kbatch").options(**options, startingOffsets="earliest")
+    query = (
+        stream.load(str(documents)).writeStream.format("memory").queryName("of_json")
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    assert query.awaitTermination(300)
+    assert shown(spark.table("of_json")) == expected
 
 
 def test_a_batch_is_decoded_by_spark(spark: SparkSession, folder: Path, registry: Path) -> None:

@@ -158,6 +158,16 @@ def test_another_test_has_another_registry(kbatch_topic, kbatch_records, kbatch_
 """
 
 
+def test_rows_of_json_come_back_as_dicts() -> None:
+    given = {"value_format": "json", "value_schema": "id bigint, tags map<string, int>"}
+    rows = [{"id": 1, "tags": {"a": 1}}, None]
+    formats = formats_of("orders", None, given, lambda: "no registry")
+    table = from_one_of([{"value": one} for one in rows], None, None, None, formats)
+
+    found = spark_kbatch.decode_values(table["value"], **given).values
+    assert formats.decoded(pa.table({"value": found})) == [{"value": one} for one in rows]
+
+
 def test_fixtures_seed_and_read_values_of_a_registry(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

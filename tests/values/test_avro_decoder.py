@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kbatch.values import avro_decoder, flat
+from spark_kbatch.values import avro_decoder, flat, slots
 from spark_kbatch.values.avro_decoder import AvroDecoder, decode
 from spark_kbatch.values.decoded import DecodedValues
 from tests.support import avro
@@ -632,9 +632,9 @@ def test_many_lists_make_room_together() -> None:
     grown = []
 
     with pytest.MonkeyPatch.context() as patch:
-        make_room = avro_decoder._SlotArrays._make_room
+        make_room = slots.SlotArrays._make_room
         patch.setattr(
-            avro_decoder._SlotArrays,
+            slots.SlotArrays,
             "_make_room",
             lambda self, capacity: (grown.append(1), make_room(self, capacity)),
         )

@@ -1,0 +1,360 @@
+"""Decoding of JSON values into one Arrow array of a type, with an error for each bad row.
+
+The type becomes a table of nodes, which the kernel (`kernels/json`) follows; it says what each type takes. No Python
+object is made for a row, except where it is bad. A row that is null, or bad, is null in the result, and so is the
+document `null`. A field that a row does not have is null; one that the type does not have is passed over.
+
+    Arrow                           takes
+    bool                            true, false
+    int8 to int64                   a number that is whole, however it is written
+    float, double                   a number, the nearest one is stored; "NaN", "Infinity", "-Infinity"
+    decimal128(p, s)                a number, or a string that is one, without a digit beyond s other than 0
+    string                          a string; of any other value its JSON as it is written
+    binary                          a string of base64
+    date32                          "2024-01-31"
+    timestamp[us, UTC]              "2024-01-31T10:00:00.123456Z", or with an offset in place of Z
+    timestamp[us]                   the same without a zone
+    list                            an array
+    map<string, value>              an object
+    struct                          an object, whose fields have exactly the names of its fields
+
+A value is one text of JSON, without anything before or behind it but spaces, and in UTF-8. In Confluent's framing
+the schema's id is in front of it, which is not asked for: JSON says itself what it is.
+
+Source: RFC 8259; Spark catalyst/.../json/JacksonParser.scala, for what is not decided here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kbatch.errors import SchemaError
+from spark_kbatch.kernels import json as kernels
+from spark_kbatch.kernels import slots as slot_kernels
+from spark_kbatch.values import layout as columns
+from spark_kbatch.values.decoded import DecodedValues, RowError
+from spark_kbatch.values.flat import Array, ByteStrings, frozen
+from spark_kbatch.values.framing import HEADER_SIZE, NO_SCHEMA_ID, described, schema_ids_of
+from spark_kbatch.values.layout import NOWHERE, ROWS, Column, ColumnLayout
+from spark_kbatch.values.slots import PLACE_BYTES, SlotArrays, decoded_in_pieces
+
+DEPTH_MAX = 500  # of objects and arrays, those that are passed over too
+LENIENT: Mapping[str, int] = {
+    "duplicates": kernels.DUPLICATES,
+    "zone": kernels.ZONE,
+    "digits": kernels.DIGITS,
+    "strings": kernels.STRINGS,
+}
+_NAME = b"json"  # in the metadata of a field that has another name in JSON
+_LONGEST = 2**62  # of a name that is never written as it is
+_MAP_ITEM_BYTES = 4  # the least that a name and a value take, but for the comma
+_WORD = 2**64 - 1
+
+# Each type's kind of column, kind of node, and the largest number.
+_SIMPLE: Mapping[pa.DataType, tuple[str, int, int]] = {
+    pa.bool_(): (columns.BOOLEAN, kernels.BOOLEAN, 0),
+    pa.int8(): (columns.NUMBER, kernels.WHOLE, 2**7 - 1),
+    pa.int16(): (columns.NUMBER, kernels.WHOLE, 2**15 - 1),
+    pa.int32(): (columns.NUMBER, kernels.WHOLE, 2**31 - 1),
+    pa.int64(): (columns.NUMBER, kernels.WHOLE, 2**63 - 1),
+    pa.string(): (columns.TEXT, kernels.TEXT, 0),
+    pa.binary(): (columns.BYTES, kernels.BINARY, 0),
+    pa.date32(): (columns.NUMBER, kernels.DATE, 0),
+    pa.timestamp("us", "UTC"): (columns.NUMBER, kernels.INSTANT, 0),
+    pa.timestamp("us"): (columns.NUMBER, kernels.LOCAL, 0),
+}
+_WHOLE_DIGITS = 19  # of the largest number of 64 bits
+# The same of floats; the least number that is rounded to infinity, and the most powers of ten in one exact operation.
+_FLOATS: Mapping[pa.DataType, tuple[str, int, bytes, int]] = {
+    pa.float32(): (columns.FLOAT, kernels.FLOAT, b"%d" % (2**128 - 2**103), 10),
+    pa.float64(): (columns.DOUBLE, kernels.DOUBLE, b"%d" % (2**1024 - 2**970), 22),
+}
+_NOTED = Column("", pa.string(), columns.TEXT, kernels.NOTED, kernels.NOTED_SPANS)
+
+_EXPECTED = {
+    kernels.STRUCT: "an object",
+    kernels.LIST: "an array",
+    kernels.MAP: "an object",
+    kernels.BOOLEAN: "true or false",
+    kernels.WHOLE: "a whole number",
+    kernels.DECIMAL: "a number",
+    kernels.FLOAT: "a number",
+    kernels.DOUBLE: "a number",
+    kernels.BINARY: "a string of base64",
+    kernels.DATE: 'a date such as "2024-01-31"',
+    kernels.INSTANT: 'a time such as "2024-01-31T10:00:00Z"',
+    kernels.LOCAL: 'a time such as "2024-01-31T10:00:00"',
+}
+_FOUND = {
+    b"{": "an object",
+    b"[": "an array",
+    b'"': "a string",
+    b"t": "true",
+    b"f": "false",
+}
+_REASONS = {
+    kernels.EMPTY: "the value is empty",
+    kernels.TRUNCATED: "the value ends in the middle of its JSON",
+    kernels.NO_VALUE: "no value of JSON begins here",
+    kernels.NO_NAME: "a name in double quotes is missing here",
+    kernels.NO_COLON: "a colon is missing here",
+    kernels.NO_COMMA: "a comma is missing here, or the end of the object or array",
+    kernels.BAD_NUMBER: "the number is not written as JSON has it",
+    kernels.BAD_ESCAPE: "a string has an escape that JSON does not have",
+    kernels.LONE_SURROGATE: "an escape is half of a pair of surrogates, which is no character",
+    kernels.CONTROL: "a string has a control character, which JSON has as an escape only",
+    kernels.BAD_TEXT: "a string is not UTF-8",
+    kernels.TRAILING_BYTES: "bytes are left over after the document",
+    kernels.TOO_DEEP: f"objects and arrays are nested deeper than {DEPTH_MAX}",
+    kernels.TOO_MUCH_MEMORY: (
+        f"items of few bytes take more memory than {slot_kernels.MEMORY_PER_BYTE} times the value and "
+        f"{slot_kernels.MEMORY_FREE} bytes"
+    ),
+    kernels.DUPLICATE: "an object has this name twice",
+    kernels.FRACTION: "a digit would be lost",
+    kernels.OUT_OF_RANGE: "the number is outside the range of its type",
+    kernels.NO_ZONE: "the time has no zone",
+    kernels.HAS_ZONE: "the time has a zone, and its type has none",
+}
+
+
+class JsonDecoder:
+    """Decodes values into the columns of one type. Any number of threads may decode."""
+
+    def __init__(
+        self, kind: pa.DataType, *, is_framed: bool = False, lenient: Collection[str] = ()
+    ) -> None:
+        """Prepare the columns.
+
+        Args:
+            kind: what values become; a field with the metadata `json` has that name in JSON.
+            is_framed: each value is in Confluent's framing.
+            lenient: what is not an error, of LENIENT: `duplicates`, the last of two equal names wins, and a map has
+                both; `zone`, a time without one is UTC, and one with a zone loses it where the type has none;
+                `digits`, those that do not fit are cut off; `strings`, numbers and booleans may be in strings.
+
+        Raises:
+            SchemaError: a type has no form in JSON; names the path.
+        """
+        self._is_framed = is_framed
+        self._lenient = sum(LENIENT[one] for one in {*lenient})
+        self._nodes = _Nodes()
+        self._layout = self._nodes.layout(kind)
+
+    @property
+    def type(self) -> pa.DataType:
+        """The Arrow type of decoded values."""
+        return self._layout.root.type
+
+    def decode(
+        self, array: pa.Array | pa.ChunkedArray, *, memory_max: int | None = None
+    ) -> DecodedValues:
+        """Decode values.
+
+        Args:
+            array: binary or string, or a large one of these; chunked or not. Only read.
+            memory_max: how many bytes the values of several rows may take; by default any number.
+
+        Raises:
+            OverflowError: an array whose values do not fit into one array: pass it as a chunked one;
+                or into `memory_max`: pass fewer rows.
+        """
+        return decoded_in_pieces(array, self.type, self._decode_rows, memory_max)
+
+    def _decode_rows(self, rows: ByteStrings, memory_max: int | None) -> DecodedValues:
+        ids, begins = np.full(len(rows.valid), NO_SCHEMA_ID, np.int32), rows.bounds[:-1]
+        can_be_read = rows.valid != 0
+        if self._is_framed:
+            ids, begins = schema_ids_of(rows), begins + HEADER_SIZE
+            can_be_read = ids != NO_SCHEMA_ID
+        errors = []
+        for row in np.flatnonzero((rows.valid != 0) & ~can_be_read).tolist():
+            value = _start_of(rows, row)
+            errors.append(
+                RowError(row, f"the value is not in Confluent's framing: {described(value)}")
+            )
+        slots = SlotArrays(self._layout, len(rows.valid), memory_max)
+        found, scratch = self._fill(slots, rows, np.where(can_be_read, begins, -1))
+        _store_noted(slots, rows.data, scratch, self._nodes.single_slots())
+        errors += self._errors(found, rows, ids)
+        return DecodedValues(
+            slots.array(self._layout.root, rows.data, scratch), ids, tuple(sorted(errors))
+        )
+
+    def _fill(self, slots: SlotArrays, rows: ByteStrings, begins: Array) -> tuple[Array, Array]:
+        """Have the kernel decode all rows; return what is wrong with them, and text without its escapes."""
+        nodes, sizes = self._nodes, np.diff(rows.bounds)
+        scratch = np.empty(int(sizes.sum()), np.uint8)
+        text = frozen(scratch[:])
+        longest = int(sizes.max(initial=0)) if nodes.has_maps else 0
+        keys = np.zeros((2 << (longest // _MAP_ITEM_BYTES).bit_length(), 2), np.int64)
+        seen, lows = np.zeros(len(nodes.paths), np.int64), np.zeros_like(slots.counts)
+        stack = np.zeros((DEPTH_MAX, kernels.STACK_COLUMNS), np.int64)
+
+        def decode(row: int, room: Array, found: Array, needed: Array) -> Any:
+            return kernels.decode_rows(
+                rows.data, frozen(begins), frozen(rows.bounds[1:]), *nodes.tables, self._lenient,
+                nodes.seed, *slots.places(), row, *slots.outputs(), room, slots.counts, slots.saved,
+                lows, text, scratch, seen, keys, stack, found, needed,
+            )  # fmt: skip
+
+        return slots.fill(decode), text
+
+    def _errors(self, found: Array, rows: ByteStrings, ids: Array) -> list[RowError]:
+        errors = []
+        for row in np.flatnonzero(found[0]).tolist():
+            code, position, node = found[:, row].tolist()
+            position += HEADER_SIZE if self._is_framed else 0
+            value = _start_of(rows, row, position)
+            reason = _REASONS.get(code) or self._nodes.mismatch(node, code, value)
+            if position == 0 and value[:1] == b"\0":
+                reason += ", and the first byte is 0: it looks like Confluent's framing"
+            errors.append(RowError(row, reason, self._nodes.paths[node], position, int(ids[row])))
+        return errors
+
+
+class _Nodes:
+    """The table that the kernel follows, made of a type; see `kernels/json`."""
+
+    def __init__(self) -> None:
+        # Odd, and known to nobody outside: rows with names that collide would take long.
+        self.seed = np.uint64(secrets.randbits(64) | 1)
+        self.paths, self.has_maps = [""], False
+        self._rows = [[kernels.PASS, columns.NO_SLOT, NOWHERE, 1, 0, 0, 0, _LONGEST, 0, 0, 0]]
+        self._names, self._hashes = bytearray(), [0]
+        self._slot_levels, self._levels_count = [NOWHERE, kernels.NOTED, kernels.NOTED], 3
+
+    def layout(self, kind: pa.DataType) -> ColumnLayout:
+        """Return the columns of a type, and have the nodes for it."""
+        root = self._column("", kind, ROWS, "")
+        self.tables = (
+            frozen(np.array(self._rows, np.int64)),
+            frozen(np.frombuffer(bytes(self._names), np.uint8)),
+            frozen(np.array(self._hashes, np.int64)),
+        )
+        return ColumnLayout(root, tuple(self._slot_levels), self._levels_count)
+
+    def single_slots(self) -> list[int]:
+        """Return the slots of floats of 32 bits."""
+        return [row[1] for row in self._rows if row[0] == kernels.FLOAT]
+
+    def mismatch(self, node: int, code: int, value: bytes) -> str:
+        """Return what to say of a value, of which some bytes are given, that is not what its node takes."""
+        expected = _EXPECTED[self._rows[node][0]]
+        if code == kernels.BAD_FORM:
+            return f"the string is not {expected}"
+        return f"{_FOUND.get(value[:1], 'a number')} in place of {expected}"
+
+    def _column(self, name: str, kind: pa.DataType, level: int, path: str) -> Column:
+        node, slot = len(self._rows), self._slot(level)
+        row = [kernels.TEXT, slot, level, 0, 0, 0, 0, _LONGEST, 0, 0, 0]
+        self._rows.append(row)
+        self.paths.append(path)
+        items_level, children = NOWHERE, list[Column]()
+        if pa.types.is_struct(kind):
+            form, row[0] = columns.STRUCT, kernels.STRUCT
+            children = [self._field(one, level, path) for one in kind]
+            kind = pa.struct([(one.name, one.type) for one in children])
+            row[-3:] = self._hash_table(node)
+        elif pa.types.is_list(kind) or pa.types.is_map(kind):
+            items_level, before = self._levels_count, len(self._slot_levels)
+            self._levels_count += 1
+            if pa.types.is_list(kind):
+                form, row[0] = columns.LIST, kernels.LIST
+                children = [self._column("element", kind.value_type, items_level, f"{path}[]")]
+                kind = pa.list_(pa.field("element", children[0].type))
+            else:
+                form, row[0], self.has_maps = columns.MAP, kernels.MAP, True
+                children = [
+                    self._column("key", pa.string(), items_level, path),
+                    self._column("value", kind.item_type, items_level, f"{path}{{}}"),
+                ]
+                kind = pa.map_(pa.string(), pa.field("value", children[1].type))
+            slots = self._slot_levels[before:].count(items_level)
+            row[-3:] = [items_level, slots * PLACE_BYTES, 0]
+        elif pa.types.is_decimal128(kind):
+            form, row[0] = columns.DECIMAL, kernels.DECIMAL
+            self._slot(level)
+            row[-3:] = [0, kind.precision, kind.scale]
+        elif kind in _FLOATS:
+            form, row[0], digits, power = _FLOATS[kind]
+            row[-3:] = [len(self._names), len(digits), power]
+            self._names += digits
+        elif kind in _SIMPLE:
+            form, row[0], row[-3] = _SIMPLE[kind]
+            row[-2] = _WHOLE_DIGITS
+        else:
+            raise SchemaError(path, f"values of type {kind} have no form in JSON")
+        row[3] = len(self._rows)
+        return Column(name, kind, form, level, slot, items_level, tuple(children))
+
+    def _field(self, field: Any, level: int, path: str) -> Column:
+        written = (field.metadata or {}).get(_NAME, field.name.encode())
+        node, at = len(self._rows), len(self._names)
+        self._names += written
+        column = self._column(field.name, field.type, level, f"{path}.{written.decode()}")
+        is_plain = min(written, default=0x20) >= 0x20 and not {*b'"\\'} & {*written}
+        size = len(written)
+        self._rows[node][4:8] = [len(self._rows), at, size, size if is_plain else _LONGEST]
+        return column
+
+    def _hash_table(self, struct: int) -> list[int]:
+        """Have the names of a struct's fields found, and the last field have none behind it."""
+        fields, node = [], struct + 1
+        while node < len(self._rows):
+            fields.append(node)
+            node = self._rows[node][4]
+        if fields:
+            self._rows[fields[-1]][4] = 0
+        start, mask = len(self._hashes), (2 << len(fields).bit_length()) - 1
+        self._hashes += [0] * (mask + 1)
+        for node in fields:
+            at, size = self._rows[node][5:7]
+            place = self._hash(self._names[at : at + size]) & mask
+            while self._hashes[start + place]:
+                place = (place + 1) & mask
+            self._hashes[start + place] = node
+        return [start, mask, 0]
+
+    def _hash(self, name: bytearray) -> int:
+        """Hash as the kernel does."""
+        number = len(name)
+        for byte in name:
+            number = (number ^ byte) * int(self.seed) & _WORD
+            number ^= number >> 32
+        return number
+
+    def _slot(self, level: int) -> int:
+        self._slot_levels.append(level)
+        return len(self._slot_levels) - 1
+
+
+def _start_of(rows: ByteStrings, row: int, position: int = 0) -> bytes:
+    """Return some bytes of a row, for an error."""
+    begin = int(rows.bounds[row]) + position
+    return rows.data[begin : min(int(rows.bounds[row + 1]), begin + 32)].tobytes()
+
+
+def _store_noted(slots: SlotArrays, data: Array, text: Array, single_slots: list[int]) -> None:
+    """Store the floats that the kernel has noted, each the nearest one."""
+    noted = slots.slot(kernels.NOTED_PLACES, kernels.NOTED)
+    if not len(noted):
+        return
+    texts = slots.array(_NOTED, data, text)
+    slot = noted >> 32
+    places = slots.bases[slot].astype(np.int64) + (noted & (2**32 - 1))
+    is_wanted = (
+        slots.valid[places] == kernels.NOTED_NUMBER
+    )  # or another value of the name came last
+    is_single = np.isin(slot, single_slots)
+    for kind, chosen, step, numbers in (
+        (pa.float32(), is_wanted & is_single, 2, slots.values.view(np.float32)),
+        (pa.float64(), is_wanted & ~is_single, 1, slots.values.view(np.float64)),
+    ):
+        nearest = texts.filter(pa.array(chosen)).cast(kind)
+        numbers[places[chosen] * step] = nearest.to_numpy(zero_copy_only=False)
