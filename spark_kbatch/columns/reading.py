@@ -91,7 +91,9 @@ class PinnedAvro:
         try:
             return arrow_type(self._reader_schema())
         except SchemaError as error:
-            raise replace(error, reason=f"{error.reason} ({_said(self.options, self.reader)})") from None
+            raise replace(
+                error, reason=f"{error.reason} ({_said(self.options, self.reader)})"
+            ) from None
 
     def decoder(
         self, registry: RegistryOptions | None, new: Iterable[NewSchema] = ()
@@ -107,7 +109,9 @@ class PinnedAvro:
 
         writers = WritersSchemas(registry, self.options.subject, self.known_with(new))
         only = self.reader.id if self.options.framing == "none" else None
-        return AvroColumn(self._reader_schema(), writers, _said(self.options, self.reader), only=only)
+        return AvroColumn(
+            self._reader_schema(), writers, _said(self.options, self.reader), only=only
+        )
 
     def known_with(self, new: Iterable[NewSchema]) -> list[RegisteredSchema]:
         """Return the schemas that are known, with those of the column that are new."""
@@ -130,7 +134,7 @@ class PinnedJson:
 
     def type(self) -> pa.DataType:
         """Return the type of the column."""
-        from spark_kbatch.values.types import project_type  # noqa: PLC0415  planning without a format
+        from spark_kbatch.values.types import project_type  # noqa: PLC0415  as above
 
         return project_type(self.kind, {})
 
@@ -270,35 +274,35 @@ def _pinned_column(
     column: ColumnOptions, options: ValueOptions, wanted: Wanted | None = None
 ) -> PinnedColumn:
     """Look up what the format of a column needs; raises as `pinned`."""
-    match column.format:
-        case "avro":
-            return _pinned_avro(column, options, wanted)
-        case "json":
-            return _pinned_json(column, options, wanted)
-        case _:
-            return PinnedText(column)
+    if column.format not in ("avro", "json"):
+        return PinnedText(column)
+    from spark_kbatch.values.layout import wanted_fields  # noqa: PLC0415  planning without a format
+
+    fields = wanted or wanted_fields(options.fields if column.column != "key" else ())
+    if column.format == "avro":
+        return _pinned_avro(column, options, fields, renames=bool(wanted))
+    return _pinned_json(column, options, fields, renames=bool(wanted))
 
 
-def _pinned_avro(column: ColumnOptions, options: ValueOptions, wanted: Wanted | None) -> PinnedAvro:
+def _pinned_avro(
+    column: ColumnOptions, options: ValueOptions, wanted: Wanted, *, renames: bool
+) -> PinnedAvro:
     from spark_kbatch.columns.schemas import chosen_schema, new_versions  # noqa: PLC0415
     from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  loads the registry's client
-    from spark_kbatch.values.layout import wanted_fields  # noqa: PLC0415
 
     reader = chosen_schema(column, options.registry)
     known: list[RegisteredSchema] = []
     if options.registry is not None and column.has_versions:
         known, _newest = new_versions(registry_of(options.registry), column.subject, [reader])
-    fields = wanted_fields(options.fields) if column.column != "key" else {}
-    return PinnedAvro(column, reader, (*known, reader), wanted or fields, renames=bool(wanted))
+    return PinnedAvro(column, reader, (*known, reader), wanted, renames=renames)
 
 
-def _pinned_json(column: ColumnOptions, options: ValueOptions, wanted: Wanted | None) -> PinnedJson:
-    from spark_kbatch.values.layout import wanted_fields  # noqa: PLC0415  planning without a format
-    from spark_kbatch.values.types import parse_ddl, project_type  # noqa: PLC0415
+def _pinned_json(
+    column: ColumnOptions, options: ValueOptions, wanted: Wanted, *, renames: bool
+) -> PinnedJson:
+    from spark_kbatch.values.types import parse_ddl, project_type  # noqa: PLC0415  as above
 
     said = column.schema_key
-    renames = bool(wanted)
-    wanted = wanted or (wanted_fields(options.fields) if column.column != "key" else {})
     try:
         if column.schema.kind == "ddl":
             kind = parse_ddl(column.schema.text)

@@ -44,7 +44,7 @@ def number(low: int, high: int = INT_MAX, accepts: str = "") -> OptionKind[int]:
 
 
 def one_of(*words: _Word, later: Sequence[str] = ()) -> OptionKind[_Word]:
-    """Return the kind of a few words, which are accepted in any case; `later` are not supported yet."""
+    """Return the kind of words that are accepted in any case; `later` are not supported yet."""
     by_lower = {word.lower(): word for word in words}
     accepts = ", ".join(words)
 

@@ -99,7 +99,7 @@ class _Seen:
             self._below[key].take(one)
 
     def ddl(self, path: str, doubts: list[str]) -> str:
-        """Return the type of all values, columns if they are the whole, and add what is in doubt."""
+        """Return the type of all values, of the whole its columns, and add what is in doubt."""
         kinds = self.kinds.keys() - {"null"}
         word = next((one[-1] for one in _READ_AS if {*one} >= kinds), "string")
         word = min(kinds) if len(kinds) == 1 else word

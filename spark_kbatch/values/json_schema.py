@@ -66,6 +66,7 @@ _SCALARS: Mapping[tuple[str, str], pa.DataType] = {
 }
 _TYPES = "boolean, integer, number, string, array and object"
 _MORE = ("connect.type", "contentEncoding", "format")
+_NULLS = ({"type": "null"}, {"const": None})
 _CHOICES = ("$ref", "oneOf", "anyOf", "allOf")
 _REFUSED = (
     "not",
@@ -95,8 +96,8 @@ def type_of_json_schema(
     Args:
         text: the schema, as JSON.
         referenced: schemas that it refers to, directly or not: their names and texts.
-        wanted: the fields that `types.project_type` takes of it, all by default. The others are null,
-            whatever their schemas are.
+        wanted: the fields that `types.project_type` takes of it, all by default. The others are
+            null, whatever their schemas are.
 
     Raises:
         SchemaError: it is no JSON Schema, or what is wanted of it has no type; names the place.
@@ -142,7 +143,12 @@ class _Schemas:
                 document, _, pointer = str(tree["$ref"]).partition("#")
                 other = f"{document or at.partition('#')[0]}#{pointer}"
             case ["oneOf" | "anyOf" | "allOf" as key]:
-                other = _only_choice(tree[key], f"{at}/{key}", key)
+                choices = tree[key] if isinstance(tree[key], list) else []
+                found = [index for index, one in enumerate(choices) if one not in _NULLS]
+                if len(found) != 1:
+                    why = f"{key!r} of {len(found)} schemas beside null is not supported"
+                    raise _refused(f"{at}/{key}", why)
+                other = f"{at}/{key}/{found[0]}"
             case _:
                 return self._typed(tree, at, (*inside, at), wanted)
         return self.type(other, (*inside, at), wanted)
@@ -204,15 +210,6 @@ class _Schemas:
 
 def _refused(at: str, reason: str) -> SchemaError:
     return SchemaError(at, f"{reason}; {_INSTEAD}")
-
-
-def _only_choice(given: Any, at: str, key: str) -> str:
-    """Return the place of the only one of several schemas that is not null."""
-    choices = enumerate(given) if isinstance(given, list) else ()
-    found = [index for index, one in choices if one not in ({"type": "null"}, {"const": None})]
-    if len(found) != 1:
-        raise _refused(at, f"{key!r} of {len(found)} schemas beside null is not supported")
-    return f"{at}/{found[0]}"
 
 
 def _implied(tree: dict[str, Any]) -> str | None:

@@ -41,6 +41,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 
@@ -91,7 +92,8 @@ _ACCEPTED = (
 _BACKTICKS = "names with more than letters, digits and underscores stand in backticks: `unit-price`"
 _NULLS = "leave NOT NULL out, because a value that cannot be read is null"
 _COLUMNS = "columns are written as in id bigint, tags array<string> COMMENT 'or more'"
-_GAP = r"(?>\s+|--[^\n]*|/\*.*?\*/)"  # which never ends otherwise, as it would by a search backwards
+# "?>" keeps what it took, so that a long gap is not tried again in other parts.
+_GAP = r"(?>\s+|--[^\n]*|/\*.*?\*/)"
 # Kinds of tokens are in capitals, as no word in lower case is. A TYPE is what can be no name.
 _TOKEN = re.compile(
     rf"""(?P<GAP>{_GAP}+)
@@ -141,7 +143,7 @@ class _Ddl:
         return self._tokens.popleft() if is_one else None
 
     def _take(self, missing: str, path: str, hint: str, *what: str) -> re.Match[str]:
-        """Return the next token; raises SchemaError, which names what is missing, if it is none of these."""
+        """Return the next token if it is one of these; else raise what says it is missing."""
         taken = self._skip(*what)
         if taken:
             return taken
@@ -189,7 +191,7 @@ class _Ddl:
         return kind
 
 
-def decimal_of(digits: object, scale: object, path: str) -> pa.DataType:
+def decimal_of(digits: Any, scale: Any, path: str) -> pa.DataType:
     """Return the type of decimals of so many digits, and so many of them after the point.
 
     Raises:
@@ -218,7 +220,7 @@ def map_of(value: pa.DataType) -> pa.DataType:
 def project_type(
     kind: pa.DataType, wanted: Wanted, *, renames: bool = False, path: str = ""
 ) -> pa.DataType:
-    """Return a type with the wanted fields only, through arrays and maps, if JSON can be read as it.
+    """Return a type with the wanted fields only, through arrays and maps, if JSON may be of it.
 
     Args:
         kind: to take them from.
