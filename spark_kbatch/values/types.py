@@ -247,15 +247,11 @@ def project_type(
             inner = project_type(found.type, below, renames=renames, path=f"{path}.{found.name}")
             in_json = {JSON_NAME: (found.metadata or {}).get(JSON_NAME, found.name)}
             fields.append(
-                pa.field(name, inner, metadata=in_json)
-                if renames
-                else pa.field(found.name, inner)
+                pa.field(name, inner, metadata=in_json) if renames else pa.field(found.name, inner)
             )
         return pa.struct(fields)
     if wanted:
-        raise SchemaError(
-            path, f"{_DDL_OF.get(kind) or kind} has no field {next(iter(wanted))!r}"
-        )
+        raise SchemaError(path, f"{_DDL_OF.get(kind) or kind} has no field {next(iter(wanted))!r}")
     is_decimal = pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision
     if kind not in _DDL_OF and not is_decimal:
         raise SchemaError(path, f"JSON has no form for {kind}; {_ACCEPTED}")
