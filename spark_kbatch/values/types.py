@@ -23,7 +23,7 @@ A DDL is a list of columns, `id bigint, tags array<string>`, which makes a struc
 type, `array<bigint>`. Two words are a column, as in Spark: `int int`. A decimal without digits
 has ten and none after the point. How long the texts of a varchar(n) are is not checked. Names are
 case-sensitive, and stand in backticks if they have other characters than letters of ASCII, digits
-and underscores. COMMENT 'text' and SQL's own comments are passed over.
+and underscores. COMMENT 'text' and SQL's own comments, but none in each other, are passed over.
 
 Everything may be null but the keys of maps, as in `layout`, and so NOT NULL is refused. Also
 refused is what JSON has no form for, such as interval, time and variant, or a map whose keys are
@@ -93,7 +93,7 @@ _BACKTICKS = "names with more than letters, digits and underscores stand in back
 _NULLS = "leave NOT NULL out, because a value that cannot be read is null"
 _COLUMNS = "columns are written as in id bigint, tags array<string> COMMENT 'or more'"
 # "?>" keeps what it took, so that a long gap is not tried again in other parts.
-_GAP = r"(?>\s+|--[^\n]*|/\*.*?\*/)"
+_GAP = r"(?>\s+|--[^\n]*|/\*(?:(?!/\*).)*?\*/)"
 # Kinds of tokens are in capitals, as no word in lower case is. A TYPE is what can be no name.
 _TOKEN = re.compile(
     rf"""(?P<GAP>{_GAP}+)
