@@ -1,8 +1,4 @@
-"""Keys and values as JSON text on one line: what people look at.
-
-ReadAsJson      values of one type, as JSON
-JsonAsWritten   values that are JSON, as they are written
-"""
+"""Keys and values as JSON text on one line, all of one type: what people look at."""
 
 from __future__ import annotations
 
@@ -17,33 +13,32 @@ LARGER = 16  # times than in a column is a value as a Python object
 
 
 class ReadAsJson:
-    """Decodes keys or values into JSON text, all of the type that a column has them as."""
+    """Decodes keys or values into JSON text: of the type of a column, or JSON as it is written."""
 
-    def __init__(self, column: TypedColumn) -> None:
-        self._column = column
+    def __init__(
+        self, column: TypedColumn, *, is_written: bool = False, is_framed: bool = False
+    ) -> None:
+        """Show what a column's decoder takes.
+
+        Args:
+            column: the decoder.
+            is_written: whether values are JSON, and shown as they are.
+            is_framed: whether those have Confluent's bytes in front, which are left out.
+        """
+        self._column, self._is_written = column, is_written
+        self._start = HEADER_SIZE if is_framed else 0
 
     def decode(self, array: pa.Array, *, memory_max: int | None = None) -> DecodedValues:
         """Decode values; raises as the column's decoder."""
         found = self._column.decode(array, memory_max=memory_max and memory_max // LARGER)
-        texts = [None if one is None else to_json(one) for one in plain(found.values)]
-        return DecodedValues(pa.array(texts, pa.string()), found.schema_ids, found.errors)
-
-
-class JsonAsWritten:
-    """Returns the text of keys or values that are JSON, whose decoder finds those that are not."""
-
-    def __init__(self, column: TypedColumn, *, is_framed: bool) -> None:
-        """Show what a decoder of JSON takes, without Confluent's bytes in front if there are any."""
-        self._column, self._start = column, HEADER_SIZE if is_framed else 0
-
-    def decode(self, array: pa.Array, *, memory_max: int | None = None) -> DecodedValues:
-        """Return values as text; raises as the column's decoder."""
-        found = self._column.decode(array, memory_max=memory_max and memory_max // LARGER)
-        bad = {one.row for one in found.errors}
-        texts = [
-            None
-            if data is None or row in bad
-            else json_on_one_line(data[self._start :].decode()).strip(" ")
-            for row, data in enumerate(array.to_pylist())
-        ]
+        if self._is_written:
+            bad = {one.row for one in found.errors}
+            texts = [
+                None
+                if data is None or row in bad
+                else json_on_one_line(data[self._start :].decode()).strip(" ")
+                for row, data in enumerate(array.to_pylist())
+            ]
+        else:
+            texts = [None if one is None else to_json(one) for one in plain(found.values)]
         return DecodedValues(pa.array(texts, pa.string()), found.schema_ids, found.errors)

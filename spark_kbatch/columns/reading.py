@@ -91,7 +91,9 @@ class PinnedAvro:
         try:
             return arrow_type(self._reader_schema())
         except SchemaError as error:
-            raise replace(error, reason=f"{error.reason} ({self._said()})") from None
+            raise replace(
+                error, reason=f"{error.reason} ({_said(self.options, self.reader)})"
+            ) from None
 
     def decoder(
         self, registry: RegistryOptions | None, new: Iterable[NewSchema] = ()
@@ -107,7 +109,9 @@ class PinnedAvro:
 
         writers = WritersSchemas(registry, self.options.subject, self.known_with(new))
         only = self.reader.id if self.options.framing == "none" else None
-        return AvroColumn(self._reader_schema(), writers, self._said(), only=only)
+        return AvroColumn(
+            self._reader_schema(), writers, _said(self.options, self.reader), only=only
+        )
 
     def known_with(self, new: Iterable[NewSchema]) -> list[RegisteredSchema]:
         """Return the schemas that are known, with those of the column that are new."""
@@ -118,9 +122,6 @@ class PinnedAvro:
         from spark_kbatch.values.layout import project  # noqa: PLC0415  likewise
 
         return project(parsed(self.reader), self.wanted, renames=self.renames)
-
-    def _said(self) -> str:
-        return _said(self.options, self.reader)
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,9 @@ class PinnedJson:
 
     def type(self) -> pa.DataType:
         """Return the type of the column."""
-        from spark_kbatch.values.types import column_type  # noqa: PLC0415  planning without a format
+        from spark_kbatch.values.types import project_type  # noqa: PLC0415  as above
 
-        return column_type(self.kind)
+        return project_type(self.kind, {})
 
     def decoder(
         self, registry: RegistryOptions | None, new: Iterable[NewSchema] = ()
@@ -273,36 +274,35 @@ def _pinned_column(
     column: ColumnOptions, options: ValueOptions, wanted: Wanted | None = None
 ) -> PinnedColumn:
     """Look up what the format of a column needs; raises as `pinned`."""
-    match column.format:
-        case "avro":
-            return _pinned_avro(column, options, wanted)
-        case "json":
-            return _pinned_json(column, options, wanted)
-        case _:
-            return PinnedText(column)
+    if column.format not in ("avro", "json"):
+        return PinnedText(column)
+    from spark_kbatch.values.layout import wanted_fields  # noqa: PLC0415  planning without a format
+
+    fields = wanted or wanted_fields(options.fields if column.column != "key" else ())
+    if column.format == "avro":
+        return _pinned_avro(column, options, fields, renames=bool(wanted))
+    return _pinned_json(column, options, fields, renames=bool(wanted))
 
 
-def _pinned_avro(column: ColumnOptions, options: ValueOptions, wanted: Wanted | None) -> PinnedAvro:
+def _pinned_avro(
+    column: ColumnOptions, options: ValueOptions, wanted: Wanted, *, renames: bool
+) -> PinnedAvro:
     from spark_kbatch.columns.schemas import chosen_schema, new_versions  # noqa: PLC0415
     from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  loads the registry's client
-    from spark_kbatch.values.layout import wanted_fields  # noqa: PLC0415
 
     reader = chosen_schema(column, options.registry)
     known: list[RegisteredSchema] = []
     if options.registry is not None and column.has_versions:
         known, _newest = new_versions(registry_of(options.registry), column.subject, [reader])
-    fields = wanted_fields(options.fields) if column.column != "key" else {}
-    return PinnedAvro(column, reader, (*known, reader), wanted or fields, renames=bool(wanted))
+    return PinnedAvro(column, reader, (*known, reader), wanted, renames=renames)
 
 
-def _pinned_json(column: ColumnOptions, options: ValueOptions, wanted: Wanted | None) -> PinnedJson:
-    from spark_kbatch.values.layout import wanted_fields  # noqa: PLC0415  planning without a format
-    from spark_kbatch.values.types import ensure_columns_of_json, parse_ddl, project_type  # noqa: PLC0415
+def _pinned_json(
+    column: ColumnOptions, options: ValueOptions, wanted: Wanted, *, renames: bool
+) -> PinnedJson:
+    from spark_kbatch.values.types import parse_ddl, project_type  # noqa: PLC0415  as above
 
-    said, fields = (
-        column.schema_key,
-        wanted_fields(options.fields) if column.column != "key" else {},
-    )
+    said = column.schema_key
     try:
         if column.schema.kind == "ddl":
             kind = parse_ddl(column.schema.text)
@@ -313,9 +313,8 @@ def _pinned_json(column: ColumnOptions, options: ValueOptions, wanted: Wanted | 
             schema = chosen_schema(column, options.registry)
             said = _said(column, schema)
             referenced = [(one.name, one.text) for one in schema.referenced]
-            kind = type_of_json_schema(schema.schema.text, referenced)
-        kind = project_type(kind, wanted or fields, renames=bool(wanted))
-        ensure_columns_of_json(kind)
+            kind = type_of_json_schema(schema.schema.text, referenced, wanted)
+        kind = project_type(kind, wanted, renames=renames)
     except SchemaError as error:
         raise replace(error, reason=f"{error.reason} ({said})") from None
     return PinnedJson(column, kind, options.lenient)
@@ -376,7 +375,7 @@ def shown_as_json(
     options = parse_value_keywords(registry, keywords, [topic])
     if not options.typed:
         return BYTES
-    from spark_kbatch.columns.as_json import JsonAsWritten, ReadAsJson  # noqa: PLC0415  loads the kernels
+    from spark_kbatch.columns.as_json import ReadAsJson  # noqa: PLC0415  loads the kernels
 
     by_name: dict[str, TypedColumn] = {}
     for column in options.typed:
@@ -387,11 +386,10 @@ def shown_as_json(
             by_name[column.column] = WrittenAsJson(options.registry)
             continue
         found = _pinned_column(column, options)
-        read = found.decoder(options.registry)
-        by_name[column.column] = (
-            JsonAsWritten(read, is_framed=column.framing == "confluent")
-            if isinstance(found, PinnedJson) and found.type() == pa.string()
-            else ReadAsJson(read)
+        by_name[column.column] = ReadAsJson(
+            found.decoder(options.registry),
+            is_written=isinstance(found, PinnedJson) and found.type() == pa.string(),
+            is_framed=column.framing == "confluent",
         )
     return TypedColumns(by_name=by_name, is_permissive=options.mode == PERMISSIVE, remedy=remedy)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -25,9 +25,9 @@ class OptionKind(Generic[_T_co]):
     accepts: str
 
 
-def refuse(key: str, value: str, accepts: str) -> NoReturn:
+def refuse(key: str, value: str, accepts: str, why: str = "") -> NoReturn:
     """Raise a ConfigError for an option's value that is not accepted."""
-    raise ConfigError(f"option {key!r} is {value!r}; accepted: {accepts}")
+    raise ConfigError(f"option {key!r} is {value!r}{why}; accepted: {accepts}")
 
 
 def number(low: int, high: int = INT_MAX, accepts: str = "") -> OptionKind[int]:
@@ -43,15 +43,16 @@ def number(low: int, high: int = INT_MAX, accepts: str = "") -> OptionKind[int]:
     return OptionKind(parse, accepts or shown)
 
 
-def one_of(*words: _Word) -> OptionKind[_Word]:
-    """Return the kind of a few words, which are accepted in any case."""
+def one_of(*words: _Word, later: Sequence[str] = ()) -> OptionKind[_Word]:
+    """Return the kind of words that are accepted in any case; `later` are not supported yet."""
     by_lower = {word.lower(): word for word in words}
     accepts = ", ".join(words)
 
     def parse(key: str, value: str) -> _Word:
         word = by_lower.get(value.strip().lower())
         if word is None:
-            refuse(key, value, accepts)
+            is_later = value.strip().lower() in later
+            refuse(key, value, accepts, ", which is not supported yet" if is_later else "")
         return word
 
     return OptionKind(parse, accepts)

@@ -82,19 +82,6 @@ class SchemaChoice(NamedTuple):
 LATEST_SCHEMA, SCHEMA_OF_COLUMNS = SchemaChoice(), SchemaChoice("columns")
 
 
-def _formats(known: kinds.OptionKind[Format], *later: str) -> kinds.OptionKind[Format]:
-    """Return the kind of formats that are known; `later` are those that are not supported yet."""
-
-    def parse(key: str, value: str) -> Format:
-        if value.strip().lower() in later:
-            raise ConfigError(
-                f"option {key!r} is {value!r}, which is not supported yet; accepted: {known.accepts}"
-            )
-        return known.parse(key, value)
-
-    return kinds.OptionKind(parse, known.accepts)
-
-
 def _schema(key: str, value: str) -> SchemaChoice:
     text = value.strip().removeprefix("\ufeff")
     if text.lower() == "latest":
@@ -113,8 +100,6 @@ def _schema(key: str, value: str) -> SchemaChoice:
         except (ValueError, RecursionError) as error:
             kinds.refuse(key, value, f"{_SCHEMA_ACCEPTS}; this is no JSON: {error}")
         return SchemaChoice("text", text=text)
-    if not text:
-        kinds.refuse(key, value, _SCHEMA_ACCEPTS)
     return SchemaChoice("ddl", text=text)
 
 
@@ -145,8 +130,12 @@ def _lenient(key: str, value: str) -> tuple[str, ...]:
     return names
 
 
-_FORMAT = _formats(kinds.one_of("binary", "string", "avro", "json"), "protobuf")
-_WRITTEN_FORMAT = _formats(kinds.one_of("binary", "string", "avro"), "json", "protobuf")
+_FORMAT: kinds.OptionKind[Format] = kinds.one_of(
+    "binary", "string", "avro", "json", later=["protobuf"]
+)
+_WRITTEN_FORMAT: kinds.OptionKind[Format] = kinds.one_of(
+    "binary", "string", "avro", later=["json", "protobuf"]
+)
 _SCHEMA = kinds.OptionKind(_schema, _DDL_ACCEPTS)
 _WRITTEN_SCHEMA = kinds.OptionKind(_schema, _SCHEMA_ACCEPTS)
 _SUBJECT = kinds.stripped("a name")

@@ -18,27 +18,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from spark_kbatch.values.framing import HEADER_SIZE
 from spark_kbatch.values.layout import INT64
-from spark_kbatch.values.types import (
-    array_of,
-    columns_ddl,
-    ddl_of,
-    ensure_columns_of_json,
-    parse_ddl,
-)
+from spark_kbatch.values.types import parse_ddl
 
+# The last group that is found is the type.
 _TIME = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-    r"(?P<time>[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6}0*)?)?"
-    r"(?P<zone>[Zz]|[+-][0-9]{2}(:?[0-9]{2})?)?)?"
+    r"(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})"
+    r"(?:(?P<timestamp_ntz>[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6}0*)?)?)"
+    r"(?P<timestamp>[Zz]|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
 )
 _LARGE = "decimal(38, 0)"
 _KINDS = {
@@ -73,23 +66,20 @@ def infer(values: Iterable[bytes | None]) -> Inferred:
     Raises:
         SchemaError: no column can be as deep, or there are too many; names the path.
     """
-    seen, counts = _Seen(), dict.fromkeys(("records", "null", "framed", "unreadable"), 0)
+    seen, counts = _Seen(), Counter(records=0, null=0, framed=0, unreadable=0)
     for value in values:
-        counts["records"] += 1
-        counts["null"] += value is None
         is_framed = value is not None and value[:1] == b"\0" and len(value) >= HEADER_SIZE
-        counts["framed"] += is_framed
+        counts.update(records=1, null=value is None, framed=is_framed)
         try:
             if value is not None:
                 text = value[HEADER_SIZE * is_framed :].decode()
                 seen.take(json.loads(text, parse_constant=int))  # which refuses NaN, as JSON does
         except (ValueError, RecursionError):
-            counts["unreadable"] += 1
+            counts.update(unreadable=1)
     doubts: list[str] = []
-    kind = seen.type("", doubts)
-    ensure_columns_of_json(kind)
-    ddl = columns_ddl(kind) if pa.types.is_struct(kind) else ddl_of(kind)
-    return Inferred(ddl if seen.kinds.keys() - {"null"} else "", counts, doubts)
+    ddl = seen.ddl("", doubts)
+    parse_ddl(ddl)
+    return Inferred(ddl if seen.kinds.keys() - {"null"} else "", dict(counts), doubts)
 
 
 class _Seen:
@@ -97,7 +87,7 @@ class _Seen:
 
     def __init__(self) -> None:
         self.kinds = Counter[str]()  # words of a DDL, or null
-        self._below: dict[str, _Seen] = {}  # by the end of the path: `.NAME` or `[]`
+        self._below = defaultdict[str, _Seen](_Seen)  # by the end of the path: `.NAME` or `[]`
 
     def take(self, value: Any) -> None:
         """Count a value, and those in it."""
@@ -106,16 +96,16 @@ class _Seen:
         if isinstance(value, dict):
             below = [(f".{name}", one) for name, one in value.items()]
         for key, one in below:
-            self._below.setdefault(key, _Seen()).take(one)
+            self._below[key].take(one)
 
-    def type(self, path: str, doubts: list[str]) -> pa.DataType:
-        """Return the type of all values, and add what is in doubt of them."""
-        kinds = [one for one in self.kinds if one != "null"]
-        word = next((one[-1] for one in _READ_AS if {*one} >= {*kinds}), "string")
-        word = kinds[0] if len(kinds) == 1 else word
-        names = {one.casefold(): one for one in self._below if one != "[]"}
+    def ddl(self, path: str, doubts: list[str]) -> str:
+        """Return the type of all values, of the whole its columns, and add what is in doubt."""
+        kinds = self.kinds.keys() - {"null"}
+        word = next((one[-1] for one in _READ_AS if {*one} >= kinds), "string")
+        word = min(kinds) if len(kinds) == 1 else word
+        names = {one.casefold(): one for one in self._below}
         why = _DOUBTS.get(word, "") if len(kinds) == 1 else f"read as {word}"
-        if word == "struct" and len(names) < len({*self._below} - {"[]"}):
+        if word == "struct" and len(names) < len(self._below):
             why = "some names differ in case alone, and Spark takes only one of them"
         if word == "struct" and not names:
             why, word = "all objects were empty", "map<string, string>"
@@ -123,30 +113,32 @@ class _Seen:
             seen = ", ".join(f"{count:,} {one}" for one, count in self.kinds.most_common())
             doubts.append(f"{path or 'the whole'}: {seen or 'no values'}; {why}")
         if word == "array":
-            return array_of(self._below.get("[]", _Seen()).type(f"{path}[]", doubts))
+            return f"array<{self._below['[]'].ddl(f'{path}[]', doubts)}>"
         if word != "struct":
-            return parse_ddl(word)
-        fields = [(key[1:], self._below[key].type(path + key, doubts)) for key in names.values()]
-        return pa.struct(fields)
+            return word
+        columns = ", ".join(
+            f"{_quoted(key[1:])} {self._below[key].ddl(path + key, doubts)}"
+            for key in names.values()
+        )
+        return f"struct<{columns}>" if path else columns
+
+
+def _quoted(name: str) -> str:
+    is_plain = re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)
+    return name if is_plain else f"`{name.replace('`', '``')}`"
 
 
 def _kind(value: Any) -> str:
     """Return the type of a single value: a word of a DDL, or null."""
     if isinstance(value, str):
-        return _kind_of_text(value)
+        found = _TIME.fullmatch(value)
+        try:
+            datetime.fromisoformat(value.upper() if found else "")
+        except ValueError:  # or there is no such day
+            return "string"
+        return str(found and found.lastgroup)
     if type(value) is not int:
         return _KINDS[type(value)]
     if INT64[0] <= value <= INT64[1]:
         return "bigint"
     return _LARGE if abs(value) < 10**38 else "double"
-
-
-def _kind_of_text(text: str) -> str:
-    found = _TIME.fullmatch(text)
-    try:
-        datetime.fromisoformat(text.upper() if found else "")
-    except ValueError:  # or there is no such day
-        return "string"
-    if not found or not found["time"]:
-        return "date"
-    return "timestamp" if found["zone"] else "timestamp_ntz"

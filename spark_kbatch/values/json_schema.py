@@ -47,14 +47,7 @@ import pyarrow as pa
 from spark_kbatch.errors import SchemaError
 from spark_kbatch.values.avro_schema import NESTING_MAX
 from spark_kbatch.values.layout import COLUMNS_MAX, DECIMAL_DIGITS_MAX, Wanted
-from spark_kbatch.values.types import (
-    REFUSED,
-    array_of,
-    ensure_columns_of_json,
-    map_of,
-    parse_ddl,
-    project_type,
-)
+from spark_kbatch.values.types import array_of, decimal_of, map_of
 
 # By a type and a word that says more of it, or none.
 _SCALARS: Mapping[tuple[str, str], pa.DataType] = {
@@ -73,6 +66,7 @@ _SCALARS: Mapping[tuple[str, str], pa.DataType] = {
 }
 _TYPES = "boolean, integer, number, string, array and object"
 _MORE = ("connect.type", "contentEncoding", "format")
+_NULLS = ({"type": "null"}, {"const": None})
 _CHOICES = ("$ref", "oneOf", "anyOf", "allOf")
 _REFUSED = (
     "not",
@@ -95,27 +89,20 @@ _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 
 def type_of_json_schema(
-    text: str,
-    referenced: Iterable[tuple[str, str]] = (),
-    wanted: Wanted | None = None,
-    *,
-    renames: bool = False,
+    text: str, referenced: Iterable[tuple[str, str]] = (), wanted: Wanted | None = None
 ) -> pa.DataType:
     """Return the Arrow type of the values of a JSON Schema.
 
     Args:
         text: the schema, as JSON.
         referenced: schemas that it refers to, directly or not: their names and texts.
-        wanted: the fields to take of it, all by default; the others may be of any type.
-        renames: as for `types.project_type`.
+        wanted: the fields that `types.project_type` takes of it, all by default. The others are
+            null, whatever their schemas are.
 
     Raises:
         SchemaError: it is no JSON Schema, or what is wanted of it has no type; names the place.
     """
-    kind = _Schemas({"": text, **dict(referenced)}).type("#", ())
-    kind = project_type(kind, wanted or {}, renames=renames)
-    ensure_columns_of_json(kind)
-    return kind
+    return _Schemas({"": text, **dict(referenced)}).type("#", (), wanted or {})
 
 
 class _Schemas:
@@ -126,11 +113,16 @@ class _Schemas:
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:
-        trees = {name: _loaded(name, text) for name, text in texts.items()}
-        self._trees = {**{_id(tree): tree for tree in trees.values()}, **trees}
-        self._count = 0
+        self._count, self._trees = 0, dict[str, Any]()
+        for name, text in texts.items():
+            try:
+                tree = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise SchemaError(f"{name}#", f"the schema is not JSON: {error}") from error
+            identity = tree.get("$id", tree.get("id", "")) if isinstance(tree, dict) else ""
+            self._trees = {str(identity).rstrip("#"): tree, **self._trees, name: tree}
 
-    def type(self, at: str, inside: tuple[str, ...]) -> pa.DataType:
+    def type(self, at: str, inside: tuple[str, ...], wanted: Wanted) -> pa.DataType:
         """Return the type of the schema at a place, which the places `inside` led to."""
         self._count += 1
         if at in inside:
@@ -140,91 +132,84 @@ class _Schemas:
                 at, f"there are more than {COLUMNS_MAX} schemas, or {NESTING_MAX} in each other"
             )
         tree = self._found(at, (at, *inside)[-1])
-        if not isinstance(tree, dict):
-            raise _refused(at, f"a schema with a type is an object, not {json.dumps(tree)[:40]}")
-        inside = (*inside, at)
-        for key in _REFUSED:
-            if not isinstance(tree.get(key, False), bool):
-                raise _refused(f"{at}/{key}", f"{key!r} is not supported")
+        refused = [key for key in _REFUSED if not isinstance(tree.get(key, False), bool)]
+        if refused:
+            raise _refused(f"{at}/{refused[0]}", f"{refused[0]!r} is not supported")
         says = [key for key in (*_CHOICES, "type", "properties", "items") if key in tree]
-        if not says or says[0] not in _CHOICES:
-            return self._typed(tree, at, inside)
-        if len(says) > 1:
+        if says[1:] and says[0] in _CHOICES:
             raise _refused(at, f"{says[0]!r} beside {says[1]!r} is not supported")
-        return self.type(self._chosen(says[0], tree[says[0]], at), inside)
+        match says[:1]:
+            case ["$ref"]:
+                document, _, pointer = str(tree["$ref"]).partition("#")
+                other = f"{document or at.partition('#')[0]}#{pointer}"
+            case ["oneOf" | "anyOf" | "allOf" as key]:
+                choices = tree[key] if isinstance(tree[key], list) else []
+                found = [index for index, one in enumerate(choices) if one not in _NULLS]
+                if len(found) != 1:
+                    why = f"{key!r} of {len(found)} schemas beside null is not supported"
+                    raise _refused(f"{at}/{key}", why)
+                other = f"{at}/{key}/{found[0]}"
+            case _:
+                return self._typed(tree, at, (*inside, at), wanted)
+        return self.type(other, (*inside, at), wanted)
 
-    def _found(self, at: str, user: str) -> Any:
+    def _found(self, at: str, user: str) -> dict[str, Any]:
         """Return the schema at a place, which the one at the place `user` needs."""
         document, _, pointer = at.partition("#")
         try:
             found: Any = {"": self._trees[document]}
             for key in pointer.split("/"):
-                found = found[int(key) if isinstance(found, list) else _unescaped(key)]
+                name = unquote(key).replace("~1", "/").replace("~0", "~")
+                found = found[int(key) if isinstance(found, list) else name]
         except (LookupError, TypeError, ValueError):
             known = f"; given are the references {', '.join(filter(None, self._trees)) or 'none'}"
             hint = "" if document in self._trees else known
             raise _refused(user, f"there is no schema at {at}{hint}") from None
+        if not isinstance(found, dict):
+            raise _refused(at, f"a schema with a type is an object, not {json.dumps(found)[:40]}")
         return found
 
-    def _chosen(self, key: str, given: Any, at: str) -> str:
-        """Return the place that a `$ref` names, or that of the only choice that is not null."""
-        if key == "$ref":
-            document, _, pointer = str(given).partition("#")
-            return f"{document or at.partition('#')[0]}#{pointer}"
-        choices = enumerate(given) if isinstance(given, list) else ()
-        found = [index for index, one in choices if one not in ({"type": "null"}, {"const": None})]
-        if len(found) != 1:
-            raise _refused(
-                f"{at}/{key}", f"{key!r} of {len(found)} schemas beside null is not supported"
-            )
-        return f"{at}/{key}/{found[0]}"
-
-    def _typed(self, tree: dict[str, Any], at: str, inside: tuple[str, ...]) -> pa.DataType:
+    def _typed(
+        self, tree: dict[str, Any], at: str, inside: tuple[str, ...], wanted: Wanted
+    ) -> pa.DataType:
         given = tree.get("type", _implied(tree))
         words = [one for one in given if one != "null"] if isinstance(given, list) else [given]
-        if words == ["object"]:
-            return self._object(tree.get("properties"), at, inside)
-        if words == ["array"]:
-            return array_of(self.type(f"{at}/items", inside))
         parameters = tree.get("connect.parameters")
-        if words == ["number"] and tree.get("title") == _DECIMAL and isinstance(parameters, dict):
-            digits = parameters.get("connect.decimal.precision", DECIMAL_DIGITS_MAX)
-            try:
-                return parse_ddl(f"decimal({digits}, {parameters.get('scale')})")
-            except SchemaError as error:
-                raise _refused(f"{at}/connect.parameters", error.reason) from error
-        more = [*(f"{key} {tree.get(key)}" for key in _MORE), ""]
-        keys = [(str(words[0]), one) for one in more] if len(words) == 1 else []
-        found = [_SCALARS[key] for key in keys if key in _SCALARS]
-        if not found:
-            shown = json.dumps(given) if given else "missing"
-            raise _refused(at, f"the type is {shown}, not one of {_TYPES}, beside null")
-        return found[0]
+        match words:
+            case ["object"]:
+                return self._object(tree.get("properties"), at, inside, wanted)
+            case ["array"]:
+                return array_of(self.type(f"{at}/items", inside, wanted))
+            case ["number"] if tree.get("title") == _DECIMAL and isinstance(parameters, dict):
+                digits = parameters.get("connect.decimal.precision", DECIMAL_DIGITS_MAX)
+                return decimal_of(digits, parameters.get("scale"), f"{at}/connect.parameters")
+            case [str(word)]:
+                more = [*(f"{key} {tree.get(key)}" for key in _MORE), ""]
+                found = [_SCALARS[word, one] for one in more if (word, one) in _SCALARS]
+                if found:
+                    return found[0]
+        shown = json.dumps(given) if given else "missing"
+        raise _refused(at, f"the type is {shown}, not one of {_TYPES}, beside null")
 
-    def _object(self, properties: Any, at: str, inside: tuple[str, ...]) -> pa.DataType:
+    def _object(
+        self, properties: Any, at: str, inside: tuple[str, ...], wanted: Wanted
+    ) -> pa.DataType:
         if not properties or not isinstance(properties, dict):
-            return map_of(self.type(f"{at}/additionalProperties", inside))
+            return map_of(self.type(f"{at}/additionalProperties", inside, wanted))
+        # By a name of any case, as fields are found.
+        below = {one.casefold(): inner for one, inner in wanted.items()}
         fields: list[pa.Field] = []
         for name in properties:
-            below = f"{at}/properties/{_escaped(name)}"
-            try:
-                fields.append(pa.field(name, self.type(below, inside)))
-            except SchemaError as error:
-                why = {REFUSED: f"{error.path}\0{error.reason}"}
-                fields.append(pa.field(name, pa.null(), metadata=why))
+            key = name.replace("%", "%25").replace("~", "~0").replace("/", "~1")
+            is_left_out = wanted and name.casefold() not in below
+            inner = below.get(name.casefold(), {})
+            kind = pa.null() if is_left_out else self.type(f"{at}/properties/{key}", inside, inner)
+            fields.append(pa.field(name, kind))
         return pa.struct(fields)
 
 
 def _refused(at: str, reason: str) -> SchemaError:
     return SchemaError(at, f"{reason}; {_INSTEAD}")
-
-
-def _escaped(key: str) -> str:
-    return key.replace("%", "%25").replace("~", "~0").replace("/", "~1")
-
-
-def _unescaped(key: str) -> str:
-    return unquote(key).replace("~1", "/").replace("~0", "~")
 
 
 def _implied(tree: dict[str, Any]) -> str | None:
@@ -234,17 +219,3 @@ def _implied(tree: dict[str, Any]) -> str | None:
     values = tree.get("enum", [tree["const"]] if "const" in tree else [])
     is_text = values and all(isinstance(one, str | None) for one in values)
     return "string" if is_text else "array" if "items" in tree else None
-
-
-def _loaded(name: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        what = f"the reference {name!r}" if name else "the schema"
-        raise SchemaError("", f"{what} is not JSON: {error}") from error
-
-
-def _id(tree: Any) -> str:
-    """Return the identifier that a whole schema has, or an empty text."""
-    found = tree.get("$id", tree.get("id", "")) if isinstance(tree, dict) else ""
-    return str(found).rstrip("#")

@@ -1,4 +1,4 @@
-"""The types of columns that JSON is read as: made of a DDL in Spark's syntax, and written as one.
+"""The types of columns that JSON is read as: those of a DDL in Spark's syntax, and parts of them.
 
     DDL                                          Arrow
     boolean                                      bool
@@ -23,7 +23,7 @@ A DDL is a list of columns, `id bigint, tags array<string>`, which makes a struc
 type, `array<bigint>`. Two words are a column, as in Spark: `int int`. A decimal without digits
 has ten and none after the point. How long the texts of a varchar(n) are is not checked. Names are
 case-sensitive, and stand in backticks if they have other characters than letters of ASCII, digits
-and underscores. COMMENT 'text' and SQL's own comments are passed over.
+and underscores. COMMENT 'text' and SQL's own comments, but none in each other, are passed over.
 
 Everything may be null but the keys of maps, as in `layout`, and so NOT NULL is refused. Also
 refused is what JSON has no form for, such as interval, time and variant, or a map whose keys are
@@ -39,7 +39,9 @@ Source: Spark SqlBaseParser.g4 (`singleTableSchema`, `singleDataType`), DataType
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 
@@ -54,9 +56,6 @@ from spark_kbatch.values.layout import (
 )
 
 JSON_NAME = b"json"  # in a field's metadata: what it is called in JSON, if its column is not
-# In the metadata of a field that has no type, and is null: the path and the reason of an error, with
-# a zero byte between. It is raised only if the field is wanted.
-REFUSED = b"refused"
 _WORDS: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
@@ -92,22 +91,25 @@ _ACCEPTED = (
 )
 _BACKTICKS = "names with more than letters, digits and underscores stand in backticks: `unit-price`"
 _NULLS = "leave NOT NULL out, because a value that cannot be read is null"
-# In capitals, as no word in lower case is.
-_KINDS = {"END": "a comma", "QUOTED": "a name", "TEXT": "the text of the comment"}
+_COLUMNS = "columns are written as in id bigint, tags array<string> COMMENT 'or more'"
+# "?>" keeps what it took, so that a long gap is not tried again in other parts.
+_GAP = r"(?>\s+|--[^\n]*|/\*(?:(?!/\*).)*?\*/)"
+# Kinds of tokens are in capitals, as no word in lower case is. A TYPE is what can be no name.
 _TOKEN = re.compile(
-    r"""(?P<SPACE>\s+|--[^\n]*|/\*.*?\*/)
+    rf"""(?P<GAP>{_GAP}+)
     |(?P<NUMBER>[0-9]+(?:e[0-9]+|[lsyfd]|bd)?(?![A-Za-z0-9_]))
-    |(?P<DECIMAL>(?:decimal|dec|numeric)\s*
-        \(\s*(?P<digits>[0-9]+)\s*(?:,\s*(?P<scale>[0-9]+)\s*)?\))
-    |(?P<VARCHAR>(?:char|character|varchar)\s*\(\s*[0-9]+\s*\))
-    |(?P<NAME>timestamp\s+(?:without|with\s+local)\s+time\s+zone\b|[A-Za-z0-9_]+)
-    |(?P<QUOTED>`(?:[^`]|``)*`)
-    |(?P<TEXT>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+    |(?P<TYPE>(?P<nested>array|map|struct){_GAP}*<
+        |(?:decimal|dec|numeric)\s*\(\s*(?P<digits>[0-9]+)\s*(?:,\s*(?P<scale>[0-9]+)\s*)?\)
+        |(?:char|character|varchar)\s*\(\s*[0-9]+\s*\)
+        |timestamp\s+(?:without|with\s+local)\s+time\s+zone\b)
+    |(?P<COMMENT>comment{_GAP}*(?:'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"))
+    |(?P<NAME>[A-Za-z0-9_]+)
+    |`(?P<QUOTED>(?:[^`]|``)*)`
     |(?P<END>\Z)
-    |(?P<SIGN>.)""",
+    |(?P<SIGN>[:,<>()])
+    |(?P<OTHER>.)""",
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def parse_ddl(text: str) -> pa.DataType:
@@ -117,107 +119,92 @@ def parse_ddl(text: str) -> pa.DataType:
         SchemaError: it is none, or has a type that JSON has no form for; says where in the text,
             and what to write.
     """
-    kind = _Parser(text).whole()
-    ensure_columns_of_json(kind)
-    return kind
+    return project_type(_Ddl(text).whole(), {})
 
 
-class _Parser:
-    """One call of `parse_ddl`: the tokens, and how far they are read."""
+class _Ddl:
+    """One call of `parse_ddl`: the text, and the tokens of it that are not read yet."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._tokens = [one for one in _TOKEN.finditer(text) if one.lastgroup != "SPACE"]
-        self._index = 0
+        self._types_count = 0
+        self._tokens = deque(one for one in _TOKEN.finditer(text) if one.lastgroup != "GAP")
 
     def whole(self) -> pa.DataType:
         """Return the type of the whole text."""
-        is_column = [one[0] for one in self._tokens[1:2]] not in ([], [""], ["<"], ["("])
+        is_column = len(self._tokens) > 2 and self._tokens[0].lastgroup != "TYPE"
         kind = pa.struct(list(self._fields("", 0))) if is_column else self._type("", 0)
-        self._expect("END", "", "columns are written as in 'id bigint, tags array<string>'")
+        self._take("a comma", "", _COLUMNS, "END")
         return kind
 
-    @property
-    def _next(self) -> re.Match[str]:
-        return self._tokens[self._index]
+    def _skip(self, *what: str) -> re.Match[str] | None:
+        """Pass over the next token if it is one of these words or kinds; return it if it was."""
+        is_one = not {self._tokens[0].lastgroup, self._tokens[0][0].lower()}.isdisjoint(what)
+        return self._tokens.popleft() if is_one else None
 
-    def _skip(self, what: str) -> bool:
-        """Pass over the next token if it is a word, a sign or of a kind; return True if it was."""
-        is_this = what in (self._next.lastgroup, self._next[0].lower())
-        self._index += is_this
-        return is_this
-
-    def _expect(self, what: str, path: str, hint: str = "") -> None:
-        if not self._skip(what):
-            raise self._missing(_KINDS.get(what, repr(what)), path, hint)
-
-    def _missing(self, what: str, path: str, hint: str) -> SchemaError:
-        """Return an error that says what is missing in the place of the next token."""
-        found, position = self._next[0], self._next.start()
-        line_start = self._text.rfind("\n", 0, position) + 1
-        line = self._text.count("\n", 0, line_start) + 1
-        place = f"{f'line {line}, ' * (line > 1)}character {position - line_start + 1}"
-        there = f"there is {found!r}" if found else "the DDL ends"
-        hint = _NULLS if found.lower() == "not" else hint
-        where = f"at {place}, where {there}"
-        return SchemaError(path, f"{what} is missing {where}{hint and '; '}{hint}")
+    def _take(self, missing: str, path: str, hint: str, *what: str) -> re.Match[str]:
+        """Return the next token if it is one of these; else raise what says it is missing."""
+        taken = self._skip(*what)
+        if taken:
+            return taken
+        found = self._tokens[0]
+        lines = self._text[: found.start()].split("\n")
+        place = f"{f'line {len(lines)}, ' * (len(lines) > 1)}character {len(lines[-1]) + 1}"
+        there = f"there is {found[0]!r}" if found[0] else "the DDL ends"
+        hint = _NULLS if found[0].lower() == "not" else hint
+        raise SchemaError(path, f"{missing} is missing at {place}, where {there}; {hint}")
 
     def _fields(self, path: str, depth: int) -> Iterator[pa.Field]:
         """Yield fields with commas between them."""
         while True:
-            name = self._next[0]
-            if not self._skip("NAME"):
-                self._expect("QUOTED", path, _BACKTICKS)
-                name = name[1:-1].replace("``", "`")
-            elif self._next.lastgroup == "SIGN" and self._next[0] not in ":,<>()":
-                raise self._missing(f"the type of {name!r}", path, _BACKTICKS)
+            found = self._take("a name", path, _BACKTICKS, "NAME", "QUOTED")
+            name = found[str(found.lastgroup)].replace("``", "`")
             self._skip(":")
             yield pa.field(name, self._type(f"{path}.{name}", depth + 1))
-            if self._skip("comment"):
-                self._expect("TEXT", f"{path}.{name}")
+            self._skip("COMMENT")
             if not self._skip(","):
                 return
 
     def _type(self, path: str, depth: int) -> pa.DataType:
-        if depth > NESTING_MAX:
-            raise SchemaError(path, f"types are nested deeper than {NESTING_MAX}")
-        found = self._next
-        word = " ".join(found[0].lower().split())
-        if found.lastgroup == "DECIMAL":
-            kind = _decimal(found, path)
-        elif word in _SCALARS or found.lastgroup == "VARCHAR":
-            kind = _SCALARS.get(word, pa.string())
-        elif word in ("array", "map", "struct"):
-            return self._nested(word, path, depth)
-        else:
-            raise self._missing("a type", path, _ACCEPTED)
-        self._index += 1
-        return kind
-
-    def _nested(self, word: str, path: str, depth: int) -> pa.DataType:
-        self._index += 1
-        self._expect("<", path, _ACCEPTED)
-        if word == "array":
-            kind = array_of(self._type(f"{path}[]", depth + 1))
-        elif word == "map":
-            self._expect("string", path, "keys of a map are names in JSON, which are strings")
-            self._expect(",", path)
-            kind = map_of(self._type(f"{path}{{}}", depth + 1))
-        else:
-            kind = pa.struct([] if self._next[0] == ">" else list(self._fields(path, depth)))
-        self._expect(">", path)
+        self._types_count += 1
+        if depth > NESTING_MAX or self._types_count > COLUMNS_MAX:
+            raise SchemaError(
+                path, f"there are more than {COLUMNS_MAX} columns, or {NESTING_MAX} in each other"
+            )
+        hint = _BACKTICKS if self._tokens[0].lastgroup == "OTHER" else _ACCEPTED
+        found = self._take("a type", path, hint, "TYPE", *_SCALARS)
+        match (found["nested"] or "").lower():
+            case "array":
+                kind = array_of(self._type(f"{path}[]", depth + 1))
+            case "map":
+                self._take("'string'", path, "keys of a map are names in JSON", "string")
+                self._take("','", path, _ACCEPTED, ",")
+                kind = map_of(self._type(f"{path}{{}}", depth + 1))
+            case "struct":
+                is_empty = self._tokens[0][0] == ">"
+                kind = pa.struct([] if is_empty else list(self._fields(path, depth)))
+            case _:
+                if found["digits"]:
+                    return decimal_of(found["digits"], found["scale"] or 0, path)
+                return _SCALARS.get(" ".join(found[0].lower().split()), pa.string())
+        self._take("'>'", path, _ACCEPTED, ">")
         return kind
 
 
-def _decimal(found: re.Match[str], path: str) -> pa.DataType:
-    digits, scale = int(found["digits"]), int(found["scale"] or 0)
-    if not max(scale, 1) <= digits <= DECIMAL_DIGITS_MAX:
+def decimal_of(digits: Any, scale: Any, path: str) -> pa.DataType:
+    """Return the type of decimals of so many digits, and so many of them after the point.
+
+    Raises:
+        SchemaError: there are no such decimals; names the path.
+    """
+    are_numbers = re.fullmatch("[0-9]+ [0-9]+", f"{digits} {scale}")
+    if not are_numbers or not max(int(scale), 1) <= int(digits) <= DECIMAL_DIGITS_MAX:
         raise SchemaError(
             path,
-            f"{found[0]}: a decimal has 1 to {DECIMAL_DIGITS_MAX} digits, of which up to all are "
-            "after the point",
+            f"decimal({digits}, {scale}): a decimal has 1 to {DECIMAL_DIGITS_MAX} digits, of "
+            "which up to all are after the point",
         )
-    return pa.decimal128(digits, scale)
+    return pa.decimal128(int(digits), int(scale))
 
 
 def array_of(element: pa.DataType) -> pa.DataType:
@@ -230,113 +217,42 @@ def map_of(value: pa.DataType) -> pa.DataType:
     return pa.map_(pa.field("key", pa.string(), nullable=False), pa.field("value", value))
 
 
-def columns_ddl(kind: pa.DataType) -> str:
-    """Return the DDL of a struct's fields, `id bigint, tags array<string>`."""
-    return ", ".join(f"{_quoted(one.name)} {ddl_of(one.type)}" for one in kind)
-
-
-def _quoted(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`"
-
-
-def ddl_of(kind: pa.DataType) -> str:
-    """Return the DDL of a type, as `parse_ddl` takes it."""
-    if pa.types.is_struct(kind):
-        return f"struct<{columns_ddl(kind)}>"
-    if pa.types.is_list(kind):
-        return f"array<{ddl_of(kind.value_type)}>"
-    if pa.types.is_map(kind):
-        return f"map<string, {ddl_of(kind.item_type)}>"
-    if pa.types.is_decimal(kind):
-        return f"decimal({kind.precision}, {kind.scale})"
-    return _DDL_OF.get(kind) or str(kind)
-
-
-def ensure_columns_of_json(kind: pa.DataType) -> None:
-    """Check that JSON can be read as a type.
-
-    Raises:
-        SchemaError: a type in it has no form in JSON, or the whole is too large; names the path.
-    """
-    found = [("", pa.field("", kind), 0)]
-    for count, (path, field, depth) in enumerate(found):  # which grows meanwhile
-        if count >= COLUMNS_MAX:
-            raise SchemaError(
-                path, f"there are more than {COLUMNS_MAX} columns: name the fields that are wanted"
-            )
-        if depth > NESTING_MAX:
-            raise SchemaError(path, f"columns are nested deeper than {NESTING_MAX}")
-        if field.metadata and REFUSED in field.metadata:
-            raise SchemaError(*str(field.metadata[REFUSED], "utf-8").split("\0"))
-        below = _fields_below(field.type, path)
-        if below is None:
-            raise SchemaError(path, f"JSON has no form for {field.type}; {_ACCEPTED}")
-        if pa.types.is_struct(field.type):
-            ensure_distinct([one.name for one in field.type], path, "the struct")
-        found += [(inner, one, depth + 1) for inner, one in below]
-
-
-def _fields_below(kind: pa.DataType, path: str) -> list[tuple[str, pa.Field]] | None:
-    """Return the fields of a struct, or what is in an array or a map, with their paths.
-
-    None for a type that JSON has no form for.
-    """
-    if pa.types.is_struct(kind):
-        return [(f"{path}.{one.name}", one) for one in kind]
-    if pa.types.is_list(kind):
-        return [(f"{path}[]", kind.value_field)]
-    if pa.types.is_map(kind) and kind.key_type == pa.string():
-        return [(f"{path}{{}}", kind.item_field)]
-    is_decimal = pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision
-    return [] if is_decimal or kind in _DDL_OF else None
-
-
 def project_type(
     kind: pa.DataType, wanted: Wanted, *, renames: bool = False, path: str = ""
 ) -> pa.DataType:
-    """Return a type with the wanted fields only, through arrays and maps.
+    """Return a type with the wanted fields only, through arrays and maps, if JSON may be of it.
 
     Args:
         kind: to take them from.
-        wanted: the fields, in their new order, as `layout.wanted_fields` makes them.
+        wanted: the fields, in their new order, as `layout.wanted_fields` makes them; all if empty.
         renames: whether the column of a field that is found by a name of other case has that name.
-            It keeps its own in JSON, in its metadata.
+            Then each field has its name in JSON in its metadata; else it has none.
         path: of the type, for errors.
 
     Raises:
-        SchemaError: a field that a struct does not have, or fields of what is no struct; names
-            the path.
+        SchemaError: a field that a struct does not have, or fields of what is no struct; or a type
+            that has no form in JSON; names the path.
     """
-    if not wanted:
-        return kind
     if pa.types.is_list(kind):
         return array_of(project_type(kind.value_type, wanted, renames=renames, path=f"{path}[]"))
-    if pa.types.is_map(kind):
+    if pa.types.is_map(kind) and kind.key_type == pa.string():
         return map_of(project_type(kind.item_type, wanted, renames=renames, path=f"{path}{{}}"))
-    if not pa.types.is_struct(kind):
-        raise SchemaError(path, f"{ddl_of(kind)} has no field {next(iter(wanted))!r}")
-    fields: list[pa.Field] = []
-    for name, found, below in found_fields(list(kind), wanted, path, "the struct"):
-        inner = project_type(found.type, below, renames=renames, path=f"{path}.{found.name}")
-        metadata = {**(found.metadata or {}), JSON_NAME: json_name(found).encode()}
-        is_renamed = renames and name != found.name
-        fields.append(
-            pa.field(name, inner, metadata=metadata) if is_renamed else found.with_type(inner)
-        )
-    return pa.struct(fields)
-
-
-def column_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type as columns have it: without what the fields are called in JSON."""
     if pa.types.is_struct(kind):
-        return pa.struct([(one.name, column_type(one.type)) for one in kind])
-    if pa.types.is_list(kind):
-        return array_of(column_type(kind.value_type))
-    if pa.types.is_map(kind):
-        return map_of(column_type(kind.item_type))
+        chosen: list[tuple[str, pa.Field, Wanted]] = [(one.name, one, {}) for one in kind]
+        if wanted:
+            chosen = found_fields(list(kind), wanted, path, "the struct")
+        ensure_distinct([name for name, _, _ in chosen], path, "the struct")
+        fields: list[pa.Field] = []
+        for name, found, below in chosen:
+            inner = project_type(found.type, below, renames=renames, path=f"{path}.{found.name}")
+            in_json = {JSON_NAME: (found.metadata or {}).get(JSON_NAME, found.name)}
+            fields.append(
+                pa.field(name, inner, metadata=in_json) if renames else pa.field(found.name, inner)
+            )
+        return pa.struct(fields)
+    if wanted:
+        raise SchemaError(path, f"{_DDL_OF.get(kind) or kind} has no field {next(iter(wanted))!r}")
+    is_decimal = pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision
+    if kind not in _DDL_OF and not is_decimal:
+        raise SchemaError(path, f"JSON has no form for {kind}; {_ACCEPTED}")
     return kind
-
-
-def json_name(field: pa.Field) -> str:
-    """Return what the field of a struct is called in JSON."""
-    return str((field.metadata or {}).get(JSON_NAME, field.name.encode()), "utf-8")

@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 import spark_kbatch
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.values.types import ddl_of, parse_ddl
+from spark_kbatch.values.types import parse_ddl
+from tests.support.ddls import ddl_of
 
 ORDERS = [
     {"id": 1, "placed": "2024-01-31T10:00:00Z", "price": 12, "note": None, "tags": []},

@@ -295,6 +295,16 @@ def test_what_is_no_type_is_said_with_its_place(given: dict[str, Any], said: str
         pinned(parse_value_keywords(None, {"value_format": "json", **given}, []))
 
 
+def test_a_field_whose_schema_is_refused_may_be_left_out(cluster: Cluster) -> None:
+    topic = sent(cluster, b'{"id": 1, "any": [2]}')
+    schema = {"properties": {"any": {"not": {"type": "null"}}, "id": {"type": "integer"}}}
+
+    with pytest.raises(SchemaError, match=r"#/properties/any/not: .* name the fields that are"):
+        read(cluster, topic, value_schema=schema)
+    table = read(cluster, topic, value_schema=schema, value_fields="id")
+    assert table["value"].to_pylist() == [{"id": 1}]
+
+
 def test_only_what_is_wanted_is_decoded_and_a_plan_carries_it(cluster: Cluster) -> None:
     topic = sent(cluster, b'{"Id": 1, "customer": {"id": 2, "city": 7.5e0}, "price": "x"}')
     given = {"value_schema": DDL.replace("id bigint", "Id bigint"), "value_fields": "customer,ID"}

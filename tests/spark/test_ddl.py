@@ -13,9 +13,9 @@ from pyspark.sql import types as spark_types
 from pyspark.sql.types import DataType
 
 from spark_kbatch.errors import SchemaError
-from spark_kbatch.values.types import ddl_of, parse_ddl
+from spark_kbatch.values.types import parse_ddl
 from tests.support import draws
-from tests.support.ddls import Ddls
+from tests.support.ddls import Ddls, ddl_of
 
 pytestmark = pytest.mark.spark
 

@@ -1,4 +1,4 @@
-"""DDLs in Spark's syntax, drawn by seed, each with the Arrow type that it stands for; and damage to them."""
+"""DDLs in Spark's syntax: of a type, and drawn by seed with the Arrow type each stands for; and damage to them."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ WORDS = {
     "timestamp_ntz": pa.timestamp("us"),
     "timestamp without time zone": pa.timestamp("us"),
 }
+_WORD_OF = {WORDS[word]: word for word in reversed(WORDS)}
 # Names that are words of the grammar, that need backticks, or that look like numbers.
 _NAMES = [
     "id", "customer_id", "Price2", "_", "_x", "1a", "9_lives", "int", "array", "struct", "map", "comment",
@@ -45,6 +46,24 @@ _NAMES = [
 _IS_PLAIN = re.compile(r"(?![0-9]+$|[0-9]+e[0-9]+$|[0-9]+[LSYFD]$)[A-Za-z0-9_]+")
 _COMMENTS = [" comment 'x'", ' COMMENT "it is, \'so\'"', " comment 'it''s'", " comment 'it\\'s int, b'", " Comment ''"]  # fmt: skip
 _PIECE = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\w+|\s+|.", re.DOTALL)
+
+
+def ddl_of(kind: pa.DataType) -> str:
+    """Return the DDL of a type."""
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{_quoted(one.name)} {ddl_of(one.type)}' for one in kind)}>"
+    if pa.types.is_list(kind):
+        return f"array<{ddl_of(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<string, {ddl_of(kind.item_type)}>"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision}, {kind.scale})"
+    return _WORD_OF[kind]
+
+
+def _quoted(name: str) -> str:
+    is_plain = re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)
+    return name if is_plain else f"`{name.replace('`', '``')}`"
 
 
 class Ddls:

@@ -87,7 +87,7 @@ def test_where_nothing_was_seen_there_is_no_ddl(values: list[bytes | None]) -> N
 
 
 def test_what_no_column_can_be_is_an_error() -> None:
-    with pytest.raises(SchemaError, match="nested deeper than 100"):
+    with pytest.raises(SchemaError, match="or 100 in each other"):
         infer([b"[" * 101 + b"]" * 101])
     with pytest.raises(SchemaError, match="more than 10000 columns"):
-        infer([json.dumps({f"f{n}": True for n in range(10_000)}).encode()])
+        infer([json.dumps({f"f{n}": True for n in range(10_001)}).encode()])
