@@ -55,7 +55,7 @@ DOORS = {
         "write",
     },
     "condition": {"binding", "evaluation", "pruning", "text"},
-    "kernels": {"avro", "avro_encoding", "jit", "legacy", "lines", "records", "routing", "slots"},
+    "kernels": {"avro", "avro_encoding", "jit", "json", "legacy", "lines", "records", "routing", "slots"},
     "record": {
         "builder", "checksums", "codec", "columns", "control", "down_conversion", "header", "legacy", "lines", "scalar",
     },

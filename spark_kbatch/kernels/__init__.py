@@ -6,6 +6,7 @@
     lines           write records as lines of text
     avro            decode Avro values, as programs say that are made of schemas
     avro_encoding   encode them
+    json            decode JSON, as a table says that is made of a type
     slots           what kernels share that decode values; gather spans of bytes
     llvm            vector code, each with a plain twin
     jit             compile once per machine, load later

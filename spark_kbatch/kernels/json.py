@@ -75,9 +75,9 @@ NOTED_PLACES, NOTED_SPANS = 1, 2  # slots
 NOTED_NUMBER = 2  # in `valid`
 DUPLICATES, ZONE, DIGITS, STRINGS = 1, 2, 4, 8  # what is not an error
 
-# Errors of a row.
+# Errors of a row. Where one of the first four is at the end, it is EMPTY or TRUNCATED.
 (
-    EMPTY, TRUNCATED, NO_VALUE, NO_NAME, NO_COLON, NO_COMMA, BAD_NUMBER, BAD_ESCAPE, LONE_SURROGATE, CONTROL, BAD_TEXT,
+    NO_VALUE, NO_NAME, NO_COLON, NO_COMMA, EMPTY, TRUNCATED, BAD_NUMBER, BAD_ESCAPE, LONE_SURROGATE, CONTROL, BAD_TEXT,
     TRAILING_BYTES, TOO_DEEP, TOO_MUCH_MEMORY, DUPLICATE, WRONG_TYPE, BAD_FORM, FRACTION, OUT_OF_RANGE, NO_ZONE,
     HAS_ZONE,
 ) = range(1, 22)  # fmt: skip
@@ -97,16 +97,18 @@ _BRACKET, _BRACE, _NOT_ASCII, _LOWER = (np.uint8(number) for number in (0x5B, 0x
 _TO_CLOSER = np.uint8(2)  # from an opening bracket or brace
 
 _WORDS = np.frombuffer(b"truefalsenullNaN-Infinity", np.uint8)
-_TRUE, _FALSE, _NULL, _NAN, _MINUS_INFINITY, _INFINITY = (
-    np.uint64(at) for at in (0, 4, 9, 13, 16, 17)
-)
+_TRUE, _FALSE, _NULL, _NAN, _MINUS_INFINITY = (np.uint64(at) for at in (0, 4, 9, 13, 16))
+_WORD_OF, _WORD_SIZES = np.zeros(256, np.uint64), np.zeros(256, np.uint64)  # by their first byte
+_WORD_OF[[*b"tfn"]], _WORD_SIZES[[*b"tfn"]] = [_TRUE, _FALSE, _NULL], [4, 5, 4]
 
 _DIGITS_MAX = 19  # as a number of 64 bits
 _EXPONENT_MAX = 10**15  # more than any row has digits
 _POWERS = np.array([10**power for power in range(_DIGITS_MAX + 1)], np.uint64)
 _FLOAT_POWERS = np.array([float(10**power) for power in range(23)])
-_NO_NUMBER = 10_000
-_NO_DATE = np.int64(-(2**62))
+_NOWHERE = np.uint64(2**63)  # beyond any end
+_NO_NUMBER = 100_000  # more than any two digits or offset
+_EXACT_FLOAT, _EXACT_DOUBLE = np.uint64(2**24), np.uint64(2**53)
+_NANOS = np.uint64(1_000)  # of a microsecond
 _DAY_S, _ZONE_MAX_S = 86_400, 18 * 3_600
 _LEAST_TIME, _LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
 
@@ -121,14 +123,14 @@ _BASE64[[*b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"]] 
 # Helpers: compiled into the kernels that call them.
 
 
-def _past_spaces(data: Any, position: Any, end: Any) -> Any:
-    """Return the position of the next byte that is no space."""
+def _next_byte(data: Any, position: Any, end: Any) -> Any:
+    """Return the position of the next byte that is no space, and the byte: 0 at the end."""
     while position < end:
         byte = data[position]
         if byte > _SPACE or not (byte == 0x20 or byte == 0x0A or byte == 0x0D or byte == 0x09):
-            break
+            return position, byte
         position = position + _1
-    return position
+    return position, np.uint8(0)
 
 
 def _equals(data: Any, position: Any, others: Any, at: Any, size: Any) -> Any:
@@ -139,9 +141,15 @@ def _equals(data: Any, position: Any, others: Any, at: Any, size: Any) -> Any:
     return True
 
 
-def _is_word(data: Any, position: Any, end: Any, word: Any, size: Any) -> Any:
-    """Return True if bytes begin with a word of _WORDS."""
-    return end - position >= size and _equals(data, position, _WORDS, word, size)
+def _is_word(data: Any, position: Any, stop: Any, word: Any, size: Any) -> Any:
+    """Return True if bytes are a word of _WORDS."""
+    return stop - position == size and _equals(data, position, _WORDS, word, size)
+
+
+def _span(begin: Any, stop: Any, is_in_scratch: Any) -> Any:
+    """Return the span of bytes."""
+    span = np.int64(begin << _32 | (stop - begin))
+    return span | IN_OTHER_BYTES if is_in_scratch else span
 
 
 def _read_hex(data: Any, position: Any, end: Any) -> Any:
@@ -201,25 +209,26 @@ def _scan_string(data: Any, position: Any, end: Any) -> Any:
     return position, has_escapes, TRUNCATED
 
 
-def _unescape(data: Any, position: Any, stop: Any, scratch: Any, to: Any) -> Any:
-    """Write a string that has been scanned without its escapes, in UTF-8; return where that ends."""
+def _unescape(data: Any, position: Any, stop: Any, scratch: Any, counts: Any) -> Any:
+    """Write a string that has been scanned without its escapes, in UTF-8; return where that begins and ends."""
+    begin = to = np.uint64(counts[SCRATCH])
     while position < stop:
-        byte = data[position]
-        if byte != _BACKSLASH:
-            scratch[to] = byte
-            position, to = position + _1, to + _1
-            continue
-        character, size, _ = _read_escape(data, position, stop)
+        character, size = np.int64(data[position]), _1
+        if character == _BACKSLASH:
+            character, size, _ = _read_escape(data, position, stop)
         position = position + size
-        more = int(character > 0x7F) + int(character > 0x7FF) + int(character > 0xFFFF)
+        more = 0
+        if size > _1:
+            more = int(character > 0x7F) + int(character > 0x7FF) + int(character > 0xFFFF)
         lead = 0 if more == 0 else (0xFF00 >> (more + 1)) & 0xFF
         scratch[to] = np.uint8(lead | character >> 6 * more)
-        to = to + _1
-        for _k in range(more):
-            more = more - 1
-            scratch[to] = np.uint8(0x80 | character >> 6 * more & 0x3F)
-            to = to + _1
-    return to
+        for k in range(more):
+            scratch[to + _1 + np.uint64(k)] = np.uint8(
+                0x80 | character >> 6 * (more - k - 1) & 0x3F
+            )
+        to = to + _1 + np.uint64(more)
+    counts[SCRATCH] = np.int64(to)
+    return begin, to
 
 
 def _hash(data: Any, position: Any, size: Any, seed: Any) -> Any:
@@ -232,7 +241,14 @@ def _hash(data: Any, position: Any, size: Any, seed: Any) -> Any:
 
 
 def _find_field(
-    source: Any, position: Any, size: Any, nodes: Any, names: Any, hashes: Any, struct: Any, seed: Any
+    source: Any,
+    position: Any,
+    size: Any,
+    nodes: Any,
+    names: Any,
+    hashes: Any,
+    struct: Any,
+    seed: Any,
 ) -> Any:
     """Return the node of the field that has a name, 0 for none."""
     table, mask = np.uint64(nodes[struct, FIRST]), np.uint64(nodes[struct, SECOND])
@@ -248,8 +264,8 @@ def _find_field(
 
 
 def _is_new(
-    source: Any, position: Any, size: Any, data: Any, text: Any, values: Any, first: Any, index: Any,
-    keys: Any, instance: Any, oldest: Any, seed: Any,
+    source: Any, position: Any, size: Any, data: Any, text: Any, spans: Any, index: Any, keys: Any, instance: Any,
+    oldest: Any, seed: Any,
 ) -> Any:  # fmt: skip
     """Return True if a map has no name of these bytes yet, and note that item `index` has it.
 
@@ -258,15 +274,15 @@ def _is_new(
     mask = np.uint64(keys.shape[0]) - _1
     at = _hash(source, position, size, seed) & mask
     while keys[at, _0] > oldest:
-        if keys[at, _0] == instance:
-            span = values[first + np.uint64(keys[at, _1])]
-            other = np.uint64(span & ~IN_OTHER_BYTES)
-            other_at, other_size = other >> _32, other & _LOW_32
-            if other_size == size:
-                if span < 0 and _equals(source, position, text, other_at, size):
-                    return False
-                if span >= 0 and _equals(source, position, data, other_at, size):
-                    return False
+        span = spans[np.uint64(keys[at, _1])]
+        other = text if span < 0 else data
+        begin = np.uint64(span & ~IN_OTHER_BYTES) >> _32
+        if (
+            keys[at, _0] == instance
+            and np.uint64(span) & _LOW_32 == size
+            and _equals(source, position, other, begin, size)
+        ):
+            return False
         at = (at + _1) & mask
     keys[at, _0], keys[at, _1] = instance, np.int64(index)
     return True
@@ -278,22 +294,19 @@ def _forget_value(
     """Clear a field at `index`, with all its items, which are the last of their levels."""
     own, end = nodes[node, LEVEL], np.uint64(nodes[node, END])
     for each in range(node, end):
-        level, kind = nodes[each, LEVEL], nodes[each, KIND]
+        level, slot = nodes[each, LEVEL], np.uint64(nodes[each, SLOT])
         low, high = np.uint64(lows[level]), np.uint64(counts[level])
         if level == own:
             low, high = index, index + _1
-        base, items = bases[np.uint64(nodes[each, SLOT])], np.int64(0)
+        items = np.int64(0)
         for item in range(low, high):
-            items = items + values[base + item]
-            values[base + item] = 0
-            valid[base + item] = 0
-        if kind == DECIMAL:
-            upper = bases[np.uint64(nodes[each, SLOT]) + _1]
-            for item in range(low, high):
-                values[upper + item] = 0
-        if kind == LIST or kind == MAP:
-            below = nodes[each, FIRST]
-            lows[below] = counts[below] - items
+            items = items + values[bases[slot] + item]
+            values[bases[slot] + item] = 0
+            valid[bases[slot] + item] = 0
+            if nodes[each, KIND] == DECIMAL:
+                values[bases[slot + _1] + item] = 0
+        if nodes[each, KIND] == LIST or nodes[each, KIND] == MAP:
+            lows[nodes[each, FIRST]] = counts[nodes[each, FIRST]] - items
     for each in range(node, end):
         if nodes[each, KIND] == LIST or nodes[each, KIND] == MAP:
             counts[nodes[each, FIRST]] = lows[nodes[each, FIRST]]
@@ -315,12 +328,13 @@ def _read_digits(source: Any, position: Any, end: Any, number: Any, count: Any) 
 def _read_number(source: Any, position: Any, end: Any) -> Any:
     """Read a number: where it ends, its digits as a number, how many these are, the exponent of ten, and the sign.
 
-    The digits are a number where there are at most _DIGITS_MAX. The end is 0 for what is not a number of JSON.
+    The digits are a number where there are at most _DIGITS_MAX. Of zero the exponent is 0. What is not a number of
+    JSON ends at _NOWHERE.
     """
     is_negative = position < end and source[position] == _MINUS
     start = position + _1 if is_negative else position
     position, number, count = _read_digits(source, start, end, _0, np.int64(0))
-    exponent, bad = np.int64(0), (_0, _0, np.int64(0), np.int64(0), False)
+    exponent, bad = np.int64(0), (_NOWHERE, _0, np.int64(0), np.int64(0), False)
     if position == start or (position - start > _1 and np.uint64(source[start]) == _ZERO):
         return bad
     if position < end and source[position] == _DOT:
@@ -339,7 +353,7 @@ def _read_number(source: Any, position: Any, end: Any) -> Any:
             return bad
         power = np.int64(_EXPONENT_MAX) if digits > 15 else np.int64(size)
         exponent = exponent - power if is_below else exponent + power
-    return position, number, count, exponent, is_negative
+    return position, number, count, exponent if count > 0 else np.int64(0), is_negative
 
 
 def _first_digits(source: Any, position: Any, end: Any, keep: Any) -> Any:
@@ -392,77 +406,87 @@ def _two(source: Any, position: Any) -> Any:
     return np.int64(first * _10 + second)
 
 
-def _read_days(source: Any, position: Any) -> Any:
-    """Return the days since 1970 of ten bytes, year-month-day, or _NO_DATE."""
+def _read_date(source: Any, position: Any, stop: Any) -> Any:
+    """Return the days since 1970 of year-month-day, and an error."""
+    if stop - position != _10:
+        return np.int64(0), BAD_FORM
     year = _two(source, position) * 100 + _two(source, position + _2)
     month, day = _two(source, position + _5), _two(source, position + _8)
-    is_formed = source[position + _4] == _MINUS and source[position + _7] == _MINUS
-    if not is_formed or year < 1 or year > 9999 or month < 1 or month > 12 or day < 1:
-        return _NO_DATE
     days = 30 + ((month + (month >> 3)) & 1)
     if month == 2:
         days = 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-    if day > days:
-        return _NO_DATE
+    is_formed = source[position + _4] == _MINUS and source[position + _7] == _MINUS
+    if not is_formed or year < 1 or year > 9999 or month < 1 or month > 12 or day < 1 or day > days:
+        return np.int64(0), BAD_FORM
     if month < 3:  # years that begin in March end with the day that only some have
         year, month = year - 1, month + 12
-    return 365 * year + year // 4 - year // 100 + year // 400 + (153 * month - 457) // 5 + day - 719_469
+    days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * month - 457) // 5
+    return days + day - 719_469, 0
+
+
+def _read_zone(source: Any, position: Any, stop: Any) -> Any:
+    """Return the seconds of a zone's offset, _NO_NUMBER for what is no zone."""
+    size, sign = stop - position, source[position]
+    if size == _1:
+        return np.int64(0 if (sign | _LOWER) == _Z else _NO_NUMBER)
+    is_formed = size == _3 or size == _5 or (size == _6 and source[position + _3] == _COLON)
+    if not is_formed or (sign != _PLUS and sign != _MINUS):
+        return np.int64(_NO_NUMBER)
+    minutes = np.int64(0) if size == _3 else _two(source, stop - _2)
+    offset = _two(source, position + _1) * 3_600 + minutes * 60
+    if minutes > 59 or offset > _ZONE_MAX_S:
+        return np.int64(_NO_NUMBER)
+    return -offset if sign == _MINUS else offset
 
 
 def _read_time(source: Any, position: Any, stop: Any, is_instant: Any, lenient: Any) -> Any:
     """Return the microseconds since 1970 of a date and time, and an error."""
-    bad = np.int64(0), BAD_FORM
     if stop - position < _16:
-        return bad
-    days = _read_days(source, position)
-    between = source[position + _10]
-    hour, minute, second = _two(source, position + np.uint64(11)), _two(source, position + np.uint64(14)), np.int64(0)
-    if days == _NO_DATE or source[position + np.uint64(13)] != _COLON or hour > 23 or minute > 59:
-        return bad
-    if (between | _LOWER) != _T and between != _SPACE:
-        return bad
-    at, micros, error = position + _16, np.int64(0), 0
+        return np.int64(0), BAD_FORM
+    days, error = _read_date(source, position, position + _10)
+    between, colon = source[position + _10], source[position + np.uint64(13)]
+    hour, minute = _two(source, position + np.uint64(11)), _two(source, position + np.uint64(14))
+    at, second, parts, size, offset = position + _16, np.int64(0), _0, _1, np.int64(0)
     if at < stop and source[at] == _COLON:
         second = _two(source, at + _1) if stop - at >= _3 else np.int64(_NO_NUMBER)
-        if second > 59:
-            return bad
         at = at + _3
         if at < stop and source[at] == _DOT:
             start = at + _1
             at, parts, _ = _read_digits(source, start, stop, _0, np.int64(0))
             size = at - start
-            if size == _0 or size > _9:
-                return bad
-            parts = parts * _POWERS[_9 - size]
-            if parts % np.uint64(1000) != _0 and lenient & DIGITS == 0:
-                error = FRACTION
-            micros = np.int64(parts // np.uint64(1000))
-    left, offset = stop - at, np.int64(0)
-    if left > _0:
-        sign = source[at]
-        if (sign | _LOWER) == _Z:
-            if left != _1:
-                return bad
-        elif sign == _PLUS or sign == _MINUS:
-            if left != _3 and left != _5 and not (left == _6 and source[at + _3] == _COLON):
-                return bad
-            minutes = np.int64(0) if left == _3 else _two(source, stop - _2)
-            offset = _two(source, at + _1) * 3_600 + minutes * 60
-            if minutes > 59 or offset > _ZONE_MAX_S:
-                return bad
-            if sign == _MINUS:
-                offset = -offset
-        else:
-            return bad
-    if is_instant != (left > _0) and lenient & ZONE == 0:
+    has_zone = at < stop
+    if has_zone:
+        offset = _read_zone(source, at, stop)
+    is_formed = colon == _COLON and ((between | _LOWER) == _T or between == _SPACE)
+    is_right = hour < 24 and minute < 60 and second < 60 and offset != _NO_NUMBER
+    if error != 0 or not is_formed or not is_right or size == _0 or size > _9:
+        return days, BAD_FORM
+    parts = parts * _POWERS[_9 - size]
+    if is_instant != has_zone and lenient & ZONE == 0:
         error = NO_ZONE if is_instant else HAS_ZONE
-    seconds = days * _DAY_S + hour * 3_600 + minute * 60 + second
-    if is_instant:
-        seconds = seconds - offset
-    micros = seconds * 1_000_000 + micros
-    if micros < _LEAST_TIME or micros > _LAST_TIME:
-        error = OUT_OF_RANGE
-    return micros, error
+    elif parts % _NANOS != _0 and lenient & DIGITS == 0:
+        error = FRACTION
+    seconds = days * _DAY_S + hour * 3_600 + minute * 60 + second - (offset if is_instant else 0)
+    micros = seconds * 1_000_000 + np.int64(parts // _NANOS)
+    is_in_range = micros >= _LEAST_TIME and micros <= _LAST_TIME
+    return micros, error if is_in_range else OUT_OF_RANGE
+
+
+def _read_special(source: Any, position: Any, stop: Any) -> Any:
+    """Return the float that a string names which JSON has no number for, 0 for any other string."""
+    if _is_word(source, position, stop, _NAN, _3):
+        return np.nan
+    if _is_word(source, position, stop, _MINUS_INFINITY, _9):
+        return -np.inf
+    return np.inf if _is_word(source, position, stop, _MINUS_INFINITY + _1, _8) else 0.0
+
+
+def _store_float(kind: Any, number: Any, to: Any, singles: Any, doubles: Any) -> None:
+    """Store a float or a double."""
+    if kind == DOUBLE:
+        doubles[to] = number
+    else:
+        singles[to << _1] = np.float32(number)
 
 
 def _read_base64(source: Any, position: Any, stop: Any, scratch: Any, to: Any) -> Any:
@@ -546,15 +570,10 @@ def decode_rows(
         node, index, top, error = _1, np.uint64(row), _0, 0
         while True:
             # A value.
-            position = _past_spaces(data, position, end)
+            position, byte = _next_byte(data, position, end)
             at, kind = position, nodes[node, KIND]
             to = bases[np.uint64(nodes[node, SLOT])] + index
-            if position == end:
-                error = EMPTY if top == _0 else TRUNCATED
-                break
-            byte = data[position]
-            is_opened, is_number, has_escapes = False, False, False
-            begin, stop = position, position
+            begin, stop, has_escapes, is_opened, is_number = position, position, False, False, False
             number, digits, exponent, is_negative = _0, np.int64(0), np.int64(0), False
             if byte == _QUOTE:
                 begin = position + _1
@@ -563,207 +582,153 @@ def decode_rows(
                     at = stop
                     break
                 position = stop + _1
-                taken = np.uint64(counts[SCRATCH])
                 if has_escapes and kind != PASS:
-                    stop = _unescape(data, begin, stop, scratch, taken)
-                    begin = taken
+                    begin, stop = _unescape(data, begin, stop, scratch, counts)
+                source = text if has_escapes else data
                 if kind == TEXT:
-                    values[to] = np.int64(begin << _32 | (stop - begin))
-                    valid[to] = 1
-                    if has_escapes:
-                        values[to] = values[to] | IN_OTHER_BYTES
-                        counts[SCRATCH] = np.int64(stop)
+                    values[to] = _span(begin, stop, has_escapes)
+                elif kind == INSTANT or kind == LOCAL:
+                    values[to], error = _read_time(source, begin, stop, kind == INSTANT, lenient)
+                elif kind == DATE:
+                    values[to], error = _read_date(source, begin, stop)
+                elif kind == BINARY:
+                    taken = begin if has_escapes else np.uint64(counts[SCRATCH])
+                    stop, error = _read_base64(source, begin, stop, scratch, taken)
+                    values[to], counts[SCRATCH] = _span(taken, stop, True), np.int64(stop)
+                elif kind >= FLOAT and kind <= DOUBLE and _read_special(source, begin, stop) != 0.0:
+                    _store_float(kind, _read_special(source, begin, stop), to, singles, doubles)
+                elif kind == DECIMAL or (kind >= WHOLE and kind <= DOUBLE and lenient & STRINGS):
+                    after, number, digits, exponent, is_negative = _read_number(source, begin, stop)
+                    is_number, error = True, 0 if after == stop else BAD_FORM
+                elif kind == BOOLEAN and lenient & STRINGS:
+                    values[to] = np.int64(_is_word(source, begin, stop, _TRUE, _4))
+                    error = (
+                        0
+                        if values[to] == 1 or _is_word(source, begin, stop, _FALSE, _5)
+                        else BAD_FORM
+                    )
                 elif kind != PASS:
-                    source = text if has_escapes else data
-                    if kind == INSTANT or kind == LOCAL:
-                        values[to], error = _read_time(source, begin, stop, kind == INSTANT, lenient)
-                    elif kind == DATE:
-                        days = _read_days(source, begin) if stop - begin == _10 else _NO_DATE
-                        values[to] = days
-                        error = BAD_FORM if days == _NO_DATE else 0
-                    elif kind == BINARY:
-                        stop, error = _read_base64(source, begin, stop, scratch, taken)
-                        values[to] = np.int64(taken << _32 | (stop - taken)) | IN_OTHER_BYTES
-                        counts[SCRATCH] = np.int64(stop)
-                    elif kind == BOOLEAN and lenient & STRINGS:
-                        size = stop - begin
-                        is_true = size == _4 and _is_word(source, begin, stop, _TRUE, _4)
-                        if not is_true and not (size == _5 and _is_word(source, begin, stop, _FALSE, _5)):
-                            error = BAD_FORM
-                        values[to] = 1 if is_true else 0
-                    elif kind == FLOAT or kind == DOUBLE:
-                        size, special = stop - begin, 0.0
-                        if size == _3 and _is_word(source, begin, stop, _NAN, _3):
-                            special = np.nan
-                        elif size == _8 and _is_word(source, begin, stop, _INFINITY, _8):
-                            special = np.inf
-                        elif size == _9 and _is_word(source, begin, stop, _MINUS_INFINITY, _9):
-                            special = -np.inf
-                        elif lenient & STRINGS:
-                            is_number = True
-                        else:
-                            error = BAD_FORM
-                        if kind == DOUBLE:
-                            doubles[to] = special
-                        else:
-                            singles[to << _1] = np.float32(special)
-                    elif kind == DECIMAL or (kind == WHOLE and lenient & STRINGS):
-                        is_number = True
-                    else:
-                        error = WRONG_TYPE
-                    if is_number:
-                        end_of_number, number, digits, exponent, is_negative = _read_number(source, begin, stop)
-                        if end_of_number != stop or stop == begin:
-                            error = BAD_FORM
-                    if error != 0:
-                        break
-                    valid[to] = 1
+                    error = WRONG_TYPE
             elif byte == _BRACE or byte == _BRACKET:
-                if kind > MAP or (kind == LIST and byte == _BRACE) or (
-                    (kind == STRUCT or kind == MAP) and byte == _BRACKET
+                is_array = byte == _BRACKET
+                if (
+                    kind > MAP
+                    or (kind == LIST and not is_array)
+                    or ((kind == STRUCT or kind == MAP) and is_array)
                 ):
                     error = WRONG_TYPE
-                    break
-                if top == depth:
+                elif top == depth:
                     error = TOO_DEEP
-                    break
-                seen[_0] += 1
-                stack[top, _NODE], stack[top, _INDEX] = np.int64(node), np.int64(index)
-                stack[top, _CLOSER], stack[top, _START] = np.int64(byte + _TO_CLOSER), np.int64(position)
-                stack[top, _INSTANCE], stack[top, _EXPECTED] = seen[_0], 0
-                if kind != PASS:
-                    valid[to] = 1
-                if kind == STRUCT and np.uint64(nodes[node, END]) > node + _1:
-                    stack[top, _EXPECTED] = np.int64(node + _1)
-                elif kind == LIST or kind == MAP:
-                    stack[top, _START] = counts[np.uint64(nodes[node, FIRST])]
-                top, position, is_opened = top + _1, position + _1, True
-            elif byte == _MINUS or (byte >= _DIGIT_0 and byte <= _DIGIT_9):
-                position, number, digits, exponent, is_negative = _read_number(data, begin, end)
-                if position == _0:
-                    error = BAD_NUMBER
-                    break
-                stop = position
-                is_number = kind >= WHOLE and kind <= DOUBLE
-            elif byte == _T or byte == _F or byte == _N:
-                word, size = _TRUE, _4
-                if byte == _F:
-                    word, size = _FALSE, _5
-                elif byte == _N:
-                    word = _NULL
-                if not _is_word(data, position, end, word, size):
-                    error = NO_VALUE
-                    break
-                position = position + size
-                stop = position
-                if kind == BOOLEAN and byte != _N:
-                    values[to] = 1 if byte == _T else 0
-                    valid[to] = 1
-            else:
-                error = NO_VALUE
-                break
-            if is_number:
-                if kind == FLOAT or kind == DOUBLE:
-                    most, power = np.uint64(1) << np.uint64(53), nodes[node, THIRD]
-                    if kind == FLOAT:
-                        most = np.uint64(1) << np.uint64(24)
-                    if digits == 0 or (
-                        digits <= _DIGITS_MAX and number <= most and exponent <= power and -exponent <= power
-                    ):
-                        exact = np.float64(number)
-                        if digits > 0 and exponent < 0:
-                            exact = exact / _FLOAT_POWERS[np.uint64(-exponent)]
-                        elif digits > 0:
-                            exact = exact * _FLOAT_POWERS[np.uint64(exponent)]
-                        if is_negative:
-                            exact = -exact
-                        if kind == DOUBLE:
-                            doubles[to] = exact
-                        else:
-                            singles[to << _1] = np.float32(exact)
-                        valid[to] = 1
-                    else:
-                        source = text if has_escapes else data
-                        limit, places = np.uint64(nodes[node, FIRST]), nodes[node, SECOND]
-                        if digits + exponent > places or (
-                            digits + exponent == places
-                            and not _is_below(source, begin, stop, names, limit, np.uint64(places))
-                        ):
-                            error = OUT_OF_RANGE
-                            break
-                        if counts[NOTED] == capacity[NOTED]:
-                            needed[_0], needed[_1] = NOTED, counts[NOTED] + 1
-                            error = NO_ROOM
-                            break
-                        place = np.uint64(counts[NOTED])
-                        values[bases[NOTED_PLACES] + place] = nodes[node, SLOT] << 32 | np.int64(index)
-                        span = np.int64(begin << _32 | (stop - begin))
-                        if has_escapes:
-                            span = span | IN_OTHER_BYTES
-                            counts[SCRATCH] = np.int64(stop)
-                        values[bases[NOTED_SPANS] + place] = span
-                        valid[bases[NOTED_SPANS] + place] = 1
-                        counts[NOTED] += 1
-                        valid[to] = NOTED_NUMBER
                 else:
-                    most_digits, shift = nodes[node, SECOND], exponent + nodes[node, THIRD]
-                    lower, upper = number, _0
-                    if shift != 0 or digits > most_digits or digits > _DIGITS_MAX:
-                        if digits > 0 and digits + shift > most_digits:
-                            error = OUT_OF_RANGE
-                            break
-                        if shift > 0 and digits > 0 and digits + shift <= _DIGITS_MAX:
-                            lower = number * _POWERS[np.uint64(shift)]
-                        else:
-                            source = text if has_escapes else data
-                            keep = digits + shift if digits > 0 and digits + shift > 0 else np.int64(0)
-                            lower, upper, is_cut = _first_digits(source, begin, stop, keep)
-                            if is_cut and lenient & DIGITS == 0:
-                                error = FRACTION
-                                break
-                    if kind == WHOLE and lower > np.uint64(nodes[node, FIRST]) + np.uint64(is_negative):
+                    is_opened = True
+                    seen[_0] += 1
+                    stack[top, _NODE], stack[top, _INDEX] = np.int64(node), np.int64(index)
+                    stack[top, _CLOSER], stack[top, _START] = (
+                        np.int64(byte + _TO_CLOSER),
+                        np.int64(position),
+                    )
+                    stack[top, _INSTANCE], stack[top, _EXPECTED] = seen[_0], 0
+                    if kind == STRUCT and np.uint64(nodes[node, END]) > node + _1:
+                        stack[top, _EXPECTED] = np.int64(node + _1)
+                    elif kind == LIST or kind == MAP:
+                        stack[top, _START] = counts[np.uint64(nodes[node, FIRST])]
+                    top, position = top + _1, position + _1
+            else:
+                is_digit = byte == _MINUS or (byte >= _DIGIT_0 and byte <= _DIGIT_9)
+                if is_digit:
+                    stop, number, digits, exponent, is_negative = _read_number(data, begin, end)
+                    is_number, error = (
+                        kind >= WHOLE and kind <= DOUBLE,
+                        0 if stop <= end else BAD_NUMBER,
+                    )
+                else:
+                    stop = min(end, begin + _WORD_SIZES[byte])
+                    is_word = stop > begin and _is_word(
+                        data, begin, stop, _WORD_OF[byte], _WORD_SIZES[byte]
+                    )
+                    error = 0 if is_word else NO_VALUE
+                position = stop
+                if kind == TEXT:
+                    values[to] = _span(begin, stop, False) if byte != _N else 0
+                elif kind == BOOLEAN and not is_digit:
+                    values[to] = np.int64(byte == _T)
+                elif error == 0 and kind != PASS and byte != _N and not is_number:
+                    error = WRONG_TYPE
+            if error != 0:
+                break
+            if kind != PASS and byte != _N:
+                valid[to] = 1
+            source = text if has_escapes else data
+            if is_number and kind >= FLOAT:
+                power, most = nodes[node, THIRD], _EXACT_DOUBLE if kind == DOUBLE else _EXACT_FLOAT
+                if (
+                    digits <= _DIGITS_MAX
+                    and number <= most
+                    and exponent <= power
+                    and -exponent <= power
+                ):
+                    # One operation, whose result is the nearest float even where it is a double before.
+                    exact = np.float64(number)
+                    if exponent < 0:
+                        exact = exact / _FLOAT_POWERS[np.uint64(-exponent)]
+                    else:
+                        exact = exact * _FLOAT_POWERS[np.uint64(exponent)]
+                    _store_float(kind, -exact if is_negative else exact, to, singles, doubles)
+                else:
+                    limit, places = np.uint64(nodes[node, FIRST]), nodes[node, SECOND]
+                    if digits + exponent > places or (
+                        digits + exponent == places
+                        and not _is_below(source, begin, stop, names, limit, np.uint64(places))
+                    ):
                         error = OUT_OF_RANGE
                         break
-                    if is_negative:
-                        upper = ~upper + np.uint64(lower == _0)
-                        lower = ~lower + _1
-                    values[to] = np.int64(lower)
-                    if kind == DECIMAL:
-                        values[bases[np.uint64(nodes[node, SLOT]) + _1] + index] = np.int64(upper)
-                    valid[to] = 1
-            elif not is_opened and byte != _QUOTE and byte != _N:
-                if kind == TEXT:
-                    values[to] = np.int64(begin << _32 | (stop - begin))
-                    valid[to] = 1
-                elif kind != PASS and not (kind == BOOLEAN and (byte == _T or byte == _F)):
-                    error = WRONG_TYPE
+                    if counts[NOTED] == capacity[NOTED]:
+                        needed[_0], needed[_1], error = NOTED, counts[NOTED] + 1, NO_ROOM
+                        break
+                    place = np.uint64(counts[NOTED])
+                    values[bases[NOTED_PLACES] + place] = nodes[node, SLOT] << 32 | np.int64(index)
+                    values[bases[NOTED_SPANS] + place] = _span(begin, stop, has_escapes)
+                    valid[to], valid[bases[NOTED_SPANS] + place] = NOTED_NUMBER, 1
+                    counts[NOTED] += 1
+            elif is_number:
+                shift = exponent + nodes[node, THIRD]
+                keep, lower, upper, is_cut = digits + shift, number, _0, False
+                if keep > nodes[node, SECOND]:
+                    error = OUT_OF_RANGE
+                elif shift > 0 and keep <= _DIGITS_MAX:
+                    lower = number * _POWERS[np.uint64(shift)]
+                elif shift != 0 or digits > _DIGITS_MAX:
+                    lower, upper, is_cut = _first_digits(source, begin, stop, keep)
+                if kind == WHOLE and lower > np.uint64(nodes[node, FIRST]) + np.uint64(is_negative):
+                    error = OUT_OF_RANGE
+                elif is_cut and lenient & DIGITS == 0:
+                    error = FRACTION
+                if error != 0:
                     break
+                if is_negative:
+                    lower, upper = ~lower + _1, ~upper + np.uint64(lower == _0)
+                values[to] = np.int64(lower)
+                if kind == DECIMAL:
+                    values[bases[np.uint64(nodes[node, SLOT]) + _1] + index] = np.int64(upper)
             # What follows: the next item or field, or the end of what holds it.
             while top > _0:
                 frame = top - _1
                 node, index = np.uint64(stack[frame, _NODE]), np.uint64(stack[frame, _INDEX])
-                kind = nodes[node, KIND]
-                position = _past_spaces(data, position, end)
-                at = position
-                if position == end:
-                    error = TRUNCATED
-                    break
-                byte = data[position]
-                closer = np.uint8(stack[frame, _CLOSER])
+                position, byte = _next_byte(data, position, end)
+                at, kind, closer = position, nodes[node, KIND], np.uint8(stack[frame, _CLOSER])
                 if byte == closer:
                     position, top, is_opened = position + _1, frame, False
                     to = bases[np.uint64(nodes[node, SLOT])] + index
                     if kind == LIST or kind == MAP:
                         values[to] = counts[np.uint64(nodes[node, FIRST])] - stack[frame, _START]
                     elif kind == TEXT:
-                        begin = np.uint64(stack[frame, _START])
-                        values[to] = np.int64(begin << _32 | (position - begin))
+                        values[to] = _span(np.uint64(stack[frame, _START]), position, False)
                     continue
                 if not is_opened:
                     if byte != _COMMA:
                         error = NO_COMMA
                         break
-                    position = _past_spaces(data, position + _1, end)
+                    position, byte = _next_byte(data, position + _1, end)
                     at = position
                 if kind == LIST or kind == MAP:
                     level = np.uint64(nodes[node, FIRST])
@@ -772,16 +737,15 @@ def decode_rows(
                         error = TOO_MUCH_MEMORY
                         break
                     if counts[level] == capacity[level]:
-                        needed[_0], needed[_1] = np.int64(level), counts[level] + 1
-                        error = NO_ROOM
+                        needed[_0], needed[_1], error = np.int64(level), counts[level] + 1, NO_ROOM
                         break
                     index = np.uint64(counts[level])
                     counts[level] += 1
                 if closer == _BRACKET + _TO_CLOSER:
                     node = node + _1 if kind == LIST else _0
                     break
-                if position == end or data[position] != _QUOTE:
-                    error = TRUNCATED if position == end else NO_NAME
+                if byte != _QUOTE:
+                    error = NO_NAME
                     break
                 begin, field = position + _1, np.uint64(stack[frame, _EXPECTED])
                 size = np.uint64(nodes[field, PLAIN_SIZE])
@@ -797,49 +761,46 @@ def decode_rows(
                         at = stop
                         break
                     position, field = stop + _1, _0
-                    if has_escapes and (kind == STRUCT or kind == MAP):
-                        taken = np.uint64(counts[SCRATCH])
-                        stop = _unescape(data, begin, stop, scratch, taken)
-                        begin = taken
-                    size = stop - begin
+                    if has_escapes:
+                        begin, stop = _unescape(data, begin, stop, scratch, counts)
+                    source, size = text if has_escapes else data, stop - begin
                     if kind == STRUCT:
-                        source = text if has_escapes else data
                         field = _find_field(source, begin, size, nodes, names, hashes, node, seed)
                     elif kind == MAP:
-                        source = text if has_escapes else data
-                        first = bases[np.uint64(nodes[node + _1, SLOT])]
+                        field, first = node + _2, bases[np.uint64(nodes[node + _1, SLOT])]
                         if lenient & DUPLICATES == 0 and not _is_new(
-                            source, begin, size, data, text, values, first, index, keys,
-                            stack[frame, _INSTANCE], oldest, seed,
+                            source, begin, size, data, text, values[first:], index, keys, stack[frame, _INSTANCE],
+                            oldest, seed,
                         ):  # fmt: skip
                             error = DUPLICATE
                             break
-                        values[first + index] = np.int64(begin << _32 | size)
-                        valid[first + index] = 1
-                        if has_escapes:
-                            values[first + index] = values[first + index] | IN_OTHER_BYTES
-                            counts[SCRATCH] = np.int64(stop)
-                        field = node + _2
+                        values[first + index], valid[first + index] = (
+                            _span(begin, stop, has_escapes),
+                            1,
+                        )
                 if kind == STRUCT and field != _0:
                     if seen[field] == stack[frame, _INSTANCE]:
                         if lenient & DUPLICATES == 0:
                             error, node = DUPLICATE, field
                             break
                         _forget_value(nodes, field, index, values, valid, bases, counts, lows)
-                    seen[field] = stack[frame, _INSTANCE]
-                    stack[frame, _EXPECTED] = nodes[field, NEXT]
-                position = _past_spaces(data, position, end)
-                if position == end or data[position] != _COLON:
-                    error, at = TRUNCATED if position == end else NO_COLON, position
+                    seen[field], stack[frame, _EXPECTED] = (
+                        stack[frame, _INSTANCE],
+                        nodes[field, NEXT],
+                    )
+                position, byte = _next_byte(data, position, end)
+                if byte != _COLON:
+                    error, at = NO_COLON, position
                     break
                 node, position = field, position + _1
                 break
             if error != 0 or top == _0:
                 break
         if error == 0:
-            position = _past_spaces(data, position, end)
-            if position != end:
-                error, at = TRAILING_BYTES, position
+            at, byte = _next_byte(data, position, end)
+            error = 0 if at == end else TRAILING_BYTES
+        elif error <= NO_COMMA and at == end:
+            error = TRUNCATED if top > _0 else EMPTY
         if error != 0:
             _forget_row(values, valid, bases, slot_levels, saved, counts, row)
             if error == NO_ROOM:
@@ -854,9 +815,9 @@ def decode_rows(
 
 
 HELPERS = (
-    "_past_spaces", "_equals", "_is_word", "_read_hex", "_read_escape", "_is_utf8", "_scan_string", "_unescape", "_hash",
+    "_next_byte", "_equals", "_is_word", "_span", "_read_hex", "_read_escape", "_is_utf8", "_scan_string", "_unescape", "_hash",
     "_find_field", "_is_new", "_forget_value", "_read_digits", "_read_number", "_first_digits", "_is_below", "_two",
-    "_read_days", "_read_time", "_read_base64", "_forget_row",
+    "_read_date", "_read_zone", "_read_time", "_read_special", "_store_float", "_read_base64", "_forget_row",
 )  # fmt: skip
 
 
@@ -876,7 +837,9 @@ def examples() -> dict[str, tuple[Any, ...]]:
 
 # A row's share, and its bytes.
 PLAIN_US = {
-    "decode_rows": lambda _data, begins, ends, *_: int(20 * begins.shape[0] + 5 * (ends - begins).sum())
+    "decode_rows": lambda _data, begins, ends, *_: int(
+        20 * begins.shape[0] + 5 * (ends - begins).sum()
+    )
 }
 
 load = jit.compile_on_first_call(globals(), HELPERS, examples, PLAIN_US)

@@ -11,6 +11,7 @@ in the schemas that it has.
     framing        Confluent's magic byte and schema id
     avro_decoder   bytes -> an Arrow array, with an error for each bad row
     slots          what kernels store numbers in -> an Arrow array
+    json_decoder   JSON -> an Arrow array of a type, with an error for each bad row
     avro_encoder   an Arrow array -> bytes, with an error for each bad row
     sources        the columns that the encoder reads
     decoded        what decoding makes of rows, and what is wrong with one; UTF-8 -> strings;
@@ -20,7 +21,8 @@ in the schemas that it has.
     flat           Arrow arrays as flat arrays, and back
 
 A value is decoded in two steps. The kernel (`kernels/avro`) walks through the bytes of each row as the program
-of its writer's schema says, and stores numbers in slots; then each column is made of its slots.
+of its writer's schema says, and stores numbers in slots; then each column is made of its slots. That of JSON
+(`kernels/json`) follows a table that is made of the type.
 Encoding is the same the other way: columns are read into slots, and the kernel (`kernels/avro_encoding`) writes
 the bytes of each row.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -153,7 +154,7 @@ class AvroDecoder:
         slots = SlotArrays(self._layout, len(rows.valid), memory_max)
         stack = np.zeros((DEPTH_MAX, kernels.STACK_COLUMNS), np.int64)
 
-        def decode(row: int, room: Array, found: Array, needed: Array) -> int:
+        def decode(row: int, room: Array, found: Array, needed: Array) -> Any:
             return kernels.decode_rows(
                 rows.data, frozen(routes.begins[:]), frozen(rows.bounds[1:]),
                 frozen(routes.starts), compiled.operations, compiled.table, *slots.places(), row,

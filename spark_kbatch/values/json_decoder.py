@@ -175,12 +175,16 @@ class JsonDecoder:
         errors = []
         for row in np.flatnonzero((rows.valid != 0) & ~can_be_read).tolist():
             value = _start_of(rows, row)
-            errors.append(RowError(row, f"the value is not in Confluent's framing: {described(value)}"))
+            errors.append(
+                RowError(row, f"the value is not in Confluent's framing: {described(value)}")
+            )
         slots = SlotArrays(self._layout, len(rows.valid), memory_max)
         found, scratch = self._fill(slots, rows, np.where(can_be_read, begins, -1))
         _store_noted(slots, rows.data, scratch, self._nodes.single_slots())
         errors += self._errors(found, rows, ids)
-        return DecodedValues(slots.array(self._layout.root, rows.data, scratch), ids, tuple(sorted(errors)))
+        return DecodedValues(
+            slots.array(self._layout.root, rows.data, scratch), ids, tuple(sorted(errors))
+        )
 
     def _fill(self, slots: SlotArrays, rows: ByteStrings, begins: Array) -> tuple[Array, Array]:
         """Have the kernel decode all rows; return what is wrong with them, and text without its escapes."""
@@ -192,7 +196,7 @@ class JsonDecoder:
         seen, lows = np.zeros(len(nodes.paths), np.int64), np.zeros_like(slots.counts)
         stack = np.zeros((DEPTH_MAX, kernels.STACK_COLUMNS), np.int64)
 
-        def decode(row: int, room: Array, found: Array, needed: Array) -> int:
+        def decode(row: int, room: Array, found: Array, needed: Array) -> Any:
             return kernels.decode_rows(
                 rows.data, frozen(begins), frozen(rows.bounds[1:]), *nodes.tables, self._lenient,
                 nodes.seed, *slots.places(), row, *slots.outputs(), room, slots.counts, slots.saved,
@@ -344,7 +348,9 @@ def _store_noted(slots: SlotArrays, data: Array, text: Array, single_slots: list
     texts = slots.array(_NOTED, data, text)
     slot = noted >> 32
     places = slots.bases[slot].astype(np.int64) + (noted & (2**32 - 1))
-    is_wanted = slots.valid[places] == kernels.NOTED_NUMBER  # or another value of the name came last
+    is_wanted = (
+        slots.valid[places] == kernels.NOTED_NUMBER
+    )  # or another value of the name came last
     is_single = np.isin(slot, single_slots)
     for kind, chosen, step, numbers in (
         (pa.float32(), is_wanted & is_single, 2, slots.values.view(np.float32)),

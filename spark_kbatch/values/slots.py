@@ -7,6 +7,7 @@ order, and returns where a level has too few places. All slots are then copied t
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,7 @@ _LENGTH_BITS = np.int64(2**32 - 1)
 _NO_LIMIT = 2**62
 
 # Decodes rows from a number on: (row, places of each level, errors, needed) -> the row that found no room, or n.
-DecodeRows = Callable[[int, Array, Array, Array], int]
+DecodeRows = Callable[[int, Array, Array, Array], Any]
 
 
 class _TooLargeError(Exception):
