@@ -60,7 +60,7 @@ DOORS = {
         "builder", "checksums", "codec", "columns", "control", "down_conversion", "header", "legacy", "lines", "scalar",
     },
     "values": {
-        "avro_decoder", "avro_encoder", "avro_schema", "decoded", "flat", "framing", "layout",
+        "avro_decoder", "avro_encoder", "avro_schema", "decoded", "flat", "framing", "inference", "layout",
     },
     "store": {
         "catalog", "commits", "groups", "job", "os_errors", "reports", "repetitions", "source", "store",
@@ -117,6 +117,7 @@ FACES = {
         "record.columns", "record.lines",  # the forms of records in text
         "bucket.entries", "bucket.happenings", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.store",
         "spark.demo", "store.catalog", "store.reports",
+        "values.inference",  # `kbatch schemas infer`, of any bytes
     },
     "testing": {
         ROOT, "clock", "errors", "options", "terminal",

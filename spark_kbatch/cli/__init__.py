@@ -9,7 +9,7 @@
     dumping     show files of logs
     exporting   copy a topic into a file, or a broker's log dir
     groups      consumer groups; find offsets
-    schemas     what a registry has for a topic
+    schemas     what a registry has for a topic; a DDL for a sample of JSON
     demo        the demo, which needs Spark
     upkeep      garbage, history, checks, repair, log dirs
     buckets     what a bucket's store lets one do, what has happened, and what is in it;

@@ -40,6 +40,9 @@ _COMMANDS = {
     "consume": ("consuming", "consume", "Print records of topics."),
     "offsets": ("groups", "offsets", "Find offsets of TOPIC by time, or of a consumer group."),
     "schemas": ("schemas", "schemas", "Show a topic's schemas in a registry, with their ids."),
+    "schemas infer": (
+        "schemas", "infer", "Print a DDL for JSON in TOPIC, from a sample of its records."
+    ),
     "delete-records": (
         "topics", "delete_records", "Delete the first records of partitions of TOPIC."
     ),

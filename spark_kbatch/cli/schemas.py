@@ -1,4 +1,4 @@
-"""`kbatch schemas`: the schemas that a registry has for a topic's keys and values."""
+"""`kbatch schemas`: what a registry has for a topic's keys and values; a DDL from a sample of JSON."""
 
 from __future__ import annotations
 
@@ -8,10 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_kbatch.cli.output import Table, print_json
-from spark_kbatch.cli.parameters import examples, json_option, registry_options
+from spark_kbatch.cli.output import Table, print_json, print_line
+from spark_kbatch.cli.parameters import (
+    examples,
+    foreign_end_option,
+    json_option,
+    registry_options,
+)
+from spark_kbatch.cli.paths import (
+    client_options,
+    open_readable,
+    path_argument,
+    topic_argument,
+)
 from spark_kbatch.columns.schemas import subject_versions
-from spark_kbatch.errors import SchemaNotFoundError
+from spark_kbatch.errors import ConfigError, SchemaNotFoundError
+from spark_kbatch.values.inference import infer as infer_json
 
 if TYPE_CHECKING:
     from spark_kbatch.registry.schemas import RegisteredSchema, Schema
@@ -64,6 +76,59 @@ def schemas(topic: str, subject: str | None, registry: Mapping[str, str], as_jso
             _described(one.schema),
         )
     table.print()
+
+
+@click.command(
+    epilog=examples(
+        "kbatch schemas infer broker:9092 orders",
+        "kbatch schemas infer my-cluster orders --last 100 --json",
+    )
+)
+@path_argument
+@topic_argument
+@click.option(
+    "--key", "column", flag_value="key", default="value", help="Look at keys, in place of values."
+)
+@click.option(
+    "--last",
+    type=click.IntRange(1),
+    metavar="N",
+    default=1000,
+    show_default=True,
+    help="Look at the last N records of each partition.",
+)
+@foreign_end_option
+@client_options
+@json_option
+def infer(
+    path: str,
+    topic: str,
+    column: str,
+    last: int,
+    foreign_end: str | None,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    """Print a DDL for JSON in TOPIC, from a sample of its records.
+
+    Look at it before you use it as value.schema. The lines after it, which are comments of a DDL, say how
+    many records there were, and what leaves the types in doubt: what was always null, numbers that were
+    all whole, texts that were all times, and where values of several types are read as one.
+    Confluent's five bytes in front of a value are passed over. PATH may be HOST:PORT of a real cluster.
+    """
+    cluster = open_readable(path, client, foreign_end)
+    batches = cluster.read(topic, columns=[column], last=last)
+    found = infer_json(one for rows in batches for one in rows.column(0).to_pylist())
+    if as_json:
+        print_json({"topic": topic, "column": column, **found._asdict()})
+        return
+    counted = ", ".join(f"{count:,} {what}" for what, count in found.counts.items())
+    if not found.ddl:
+        raise ConfigError(
+            f"no {column} of topic {topic!r} is JSON other than null; there were: {counted}"
+        )
+    for line in (found.ddl, f"-- {counted}", *(f"-- {one}" for one in found.doubts)):
+        print_line(line)
 
 
 def _object(one: RegisteredSchema, *, is_deleted: bool) -> dict[str, Any]:

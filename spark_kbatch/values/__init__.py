@@ -16,8 +16,9 @@ in the schemas that it has.
     sources        the columns that the encoder reads
     decoded        what decoding makes of rows, and what is wrong with one; UTF-8 -> strings;
                    columns as Python objects, for JSON
-    types          a DDL in Spark's syntax -> the Arrow type that JSON is read as; the wanted part of it
+    types          a DDL in Spark's syntax -> the Arrow type that JSON is read as; its wanted part
     json_schema    JSON Schema -> the Arrow type that its values are read as
+    inference      a DDL for a sample of JSON, and what the sample leaves in doubt
     flat           Arrow arrays as flat arrays, and back
 
 A value is decoded in two steps. The kernel (`kernels/avro`) walks through the bytes of each row as the program

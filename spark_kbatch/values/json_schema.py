@@ -14,24 +14,25 @@
     string, connect.type bytes                    binary
     array with items                              list<element>
     object with properties                        struct
-    object without, additionalProperties a schema map<string, value>
-    oneOf or anyOf of null and one other, allOf of one, $ref
-                                                  as the other
+    object with additionalProperties alone        map<string, value>
+    oneOf or anyOf of null and another            that of the other
+    allOf of one; $ref                            that of the one
 
-Everything may be null, as `types` has it, whether a schema says so or not. Other formats, uuid among them,
-are strings. A precision that Connect's Decimal does not name is of 38 digits. An object with properties may have
-others, which are passed over.
+Everything may be null, as `types` has it, whether a schema says so or not. Other formats, uuid
+among them, are strings. A precision that Connect's Decimal does not name is of 38 digits. An
+object with properties may have others, which are passed over.
 
-A `$ref` leads by a JSON pointer into the schema, or into another that is given, by the name of the reference or
-by its `$id`.
+A `$ref` leads by a JSON pointer into the schema, or into another that is given, by the name of
+the reference or by its `$id`.
 
-What only checks or describes a value is not looked at: required, minimum, pattern, title, default and what JSON
-Schema does not know. Whatever else says what a value is, is refused, as `_REFUSED` lists it, and so is
-a schema that contains itself, one with several types, and one with none. The path of an error is a JSON
-pointer, after the name of a reference: `address.json#/properties/zip`. A field that is refused is an error
-only if it is wanted.
+What only checks or describes a value is not looked at: required, minimum, pattern, title, default
+and what JSON Schema does not know. Whatever else says what a value is, is refused, as `_REFUSED`
+lists it, and so is a schema that contains itself, one with several types, and one with none. The
+path of an error is a JSON pointer, after the name of a reference: `address.json#/properties/zip`.
+A field that is refused is an error only if it is wanted.
 
-Source: JSON Schema, drafts 4 to 2020-12; schema-registry json-schema-converter/.../JsonSchemaData.java.
+Source: JSON Schema, drafts 4 to 2020-12; schema-registry
+json-schema-converter/.../JsonSchemaData.java.
 """
 
 from __future__ import annotations
@@ -55,28 +56,41 @@ from spark_kbatch.values.types import (
     project_type,
 )
 
-# By the type, and the words that say more of it, or none.
+# By a type and a word that says more of it, or none.
 _SCALARS: Mapping[tuple[str, str], pa.DataType] = {
     ("boolean", ""): pa.bool_(),
     ("integer", ""): pa.int64(),
-    ("integer", "int8"): pa.int8(),
-    ("integer", "int16"): pa.int16(),
-    ("integer", "int32"): pa.int32(),
+    ("integer", "connect.type int8"): pa.int8(),
+    ("integer", "connect.type int16"): pa.int16(),
+    ("integer", "connect.type int32"): pa.int32(),
     ("number", ""): pa.float64(),
-    ("number", "float32"): pa.float32(),
+    ("number", "connect.type float32"): pa.float32(),
     ("string", ""): pa.string(),
-    ("string", "date"): pa.date32(),
-    ("string", "date-time"): pa.timestamp("us", "UTC"),
-    ("string", "base64"): pa.binary(),
-    ("string", "bytes"): pa.binary(),
+    ("string", "connect.type bytes"): pa.binary(),
+    ("string", "contentEncoding base64"): pa.binary(),
+    ("string", "format date"): pa.date32(),
+    ("string", "format date-time"): pa.timestamp("us", "UTC"),
 }
 _TYPES = "boolean, integer, number, string, array and object"
 _MORE = ("connect.type", "contentEncoding", "format")
 _CHOICES = ("$ref", "oneOf", "anyOf", "allOf")
 _REFUSED = (
-    "not", "if", "then", "else", "patternProperties", "dependencies", "dependentSchemas", "prefixItems",
-    "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef", "extends", "disallow",
-)  # fmt: skip
+    "not",
+    "if",
+    "then",
+    "else",
+    "patternProperties",
+    "dependencies",
+    "dependentSchemas",
+    "prefixItems",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "$dynamicRef",
+    "$recursiveRef",
+    "extends",
+    "disallow",
+)
+_INSTEAD = "name the fields that are wanted without it, or give the columns as a DDL"
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 
@@ -107,7 +121,8 @@ def type_of_json_schema(
 class _Schemas:
     """The schema and those that it refers to, and how many types were made of them.
 
-    A place is a JSON pointer, after the name of a reference if it is in one: `address.json#/properties/zip`.
+    A place is a JSON pointer, after the name of a reference if it is in one:
+    `address.json#/properties/zip`.
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:
@@ -121,7 +136,9 @@ class _Schemas:
         if at in inside:
             raise _refused(inside[-1], "the schema contains itself, which no column can")
         if len(inside) > NESTING_MAX or self._count > COLUMNS_MAX:
-            raise _refused(at, f"there are more than {COLUMNS_MAX} schemas, or {NESTING_MAX} in each other")  # fmt: skip
+            raise _refused(
+                at, f"there are more than {COLUMNS_MAX} schemas, or {NESTING_MAX} in each other"
+            )
         tree = self._found(at, (at, *inside)[-1])
         if not isinstance(tree, dict):
             raise _refused(at, f"a schema with a type is an object, not {json.dumps(tree)[:40]}")
@@ -157,7 +174,9 @@ class _Schemas:
         choices = enumerate(given) if isinstance(given, list) else ()
         found = [index for index, one in choices if one not in ({"type": "null"}, {"const": None})]
         if len(found) != 1:
-            raise _refused(f"{at}/{key}", f"{key!r} of {len(found)} schemas beside null is not supported")  # fmt: skip
+            raise _refused(
+                f"{at}/{key}", f"{key!r} of {len(found)} schemas beside null is not supported"
+            )
         return f"{at}/{key}/{found[0]}"
 
     def _typed(self, tree: dict[str, Any], at: str, inside: tuple[str, ...]) -> pa.DataType:
@@ -174,9 +193,10 @@ class _Schemas:
                 return parse_ddl(f"decimal({digits}, {parameters.get('scale')})")
             except SchemaError as error:
                 raise _refused(f"{at}/connect.parameters", error.reason) from error
-        more = (*(str(tree.get(key)) for key in _MORE), "")
-        found = [_SCALARS[str(words[0]), one] for one in more if (str(words[0]), one) in _SCALARS]
-        if len(words) != 1 or not found:
+        more = [*(f"{key} {tree.get(key)}" for key in _MORE), ""]
+        keys = [(str(words[0]), one) for one in more] if len(words) == 1 else []
+        found = [_SCALARS[key] for key in keys if key in _SCALARS]
+        if not found:
             shown = json.dumps(given) if given else "missing"
             raise _refused(at, f"the type is {shown}, not one of {_TYPES}, beside null")
         return found[0]
@@ -196,7 +216,7 @@ class _Schemas:
 
 
 def _refused(at: str, reason: str) -> SchemaError:
-    return SchemaError(at, f"{reason}; name the fields that are wanted without it, or give the columns as a DDL")  # fmt: skip
+    return SchemaError(at, f"{reason}; {_INSTEAD}")
 
 
 def _escaped(key: str) -> str:

@@ -475,7 +475,7 @@ def _renamed(one: RecordField, name: str) -> RecordField:
 def found_fields(
     fields: Sequence[_Field], wanted: Wanted, path: str, owner: str
 ) -> list[tuple[str, _Field, Wanted]]:
-    """Return the wanted ones of some fields: by their name, or by the only one that differs in case alone.
+    """Return the wanted fields: by their name, or by the only one that differs in case alone.
 
     Raises:
         SchemaError: there is none, or one is asked for twice; names the path and the owner.

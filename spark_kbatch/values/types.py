@@ -19,19 +19,19 @@
     map<string, V>                               map<string, value>
     struct<a: T, b: U>                           struct
 
-A DDL is a list of columns, `id bigint, tags array<string>`, which makes a struct, or a single type,
-`array<bigint>`. Two words are a column, as in Spark: `int int`. A decimal without digits has ten and
-none after the point. How long the texts of a varchar(n) are is not checked. Names are case-sensitive, and
-stand in backticks if they have other characters than letters of ASCII, digits and underscores.
-COMMENT 'text' and SQL's own comments are passed over.
+A DDL is a list of columns, `id bigint, tags array<string>`, which makes a struct, or a single
+type, `array<bigint>`. Two words are a column, as in Spark: `int int`. A decimal without digits
+has ten and none after the point. How long the texts of a varchar(n) are is not checked. Names are
+case-sensitive, and stand in backticks if they have other characters than letters of ASCII, digits
+and underscores. COMMENT 'text' and SQL's own comments are passed over.
 
-Everything may be null but the keys of maps, as in `layout`, and so NOT NULL is refused. Also refused is what
-JSON has no form for, such as interval, time and variant, or a map whose keys are no strings; two
-fields whose names are equal or differ in case alone, since Spark cannot tell them apart; and what is
-too deep or too wide.
+Everything may be null but the keys of maps, as in `layout`, and so NOT NULL is refused. Also
+refused is what JSON has no form for, such as interval, time and variant, or a map whose keys are
+no strings; two fields whose names are equal or differ in case alone, since Spark cannot tell them
+apart; and what is too deep or too wide.
 
-A path in an error begins with a dot: `.customer.names[]`, where `[]` stands for the items of an array and
-`{}` for the values of a map.
+A path in an error begins with a dot: `.customer.names[]`, where `[]` stands for the items of an
+array and `{}` for the values of a map.
 
 Source: Spark SqlBaseParser.g4 (`singleTableSchema`, `singleDataType`), DataTypeAstBuilder.scala.
 """
@@ -54,8 +54,8 @@ from spark_kbatch.values.layout import (
 )
 
 JSON_NAME = b"json"  # in a field's metadata: what it is called in JSON, if its column is not
-# In the metadata of a field that has no type, and is null: the path and the reason of the `SchemaError` that says
-# why, with a zero byte between. It is raised only if the field is wanted.
+# In the metadata of a field that has no type, and is null: the path and the reason of an error, with
+# a zero byte between. It is raised only if the field is wanted.
 REFUSED = b"refused"
 _WORDS: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -87,8 +87,8 @@ _SYNONYMS = {
 _SCALARS = {**_WORDS, **{word: _WORDS[other] for word, other in _SYNONYMS.items()}}
 _DDL_OF = {kind: word for word, kind in _WORDS.items()}
 _ACCEPTED = (
-    "types are boolean, tinyint, smallint, int, bigint, float, double, decimal(p, s), string, binary, "
-    "date, timestamp, timestamp_ntz, array<T>, map<string, T> and struct<name: T, ...>"
+    "types are boolean, tinyint, smallint, int, bigint, float, double, decimal(p, s), string, "
+    "binary, date, timestamp, timestamp_ntz, array<T>, map<string, T> and struct<name: T, ...>"
 )
 _BACKTICKS = "names with more than letters, digits and underscores stand in backticks: `unit-price`"
 _NULLS = "leave NOT NULL out, because a value that cannot be read is null"
@@ -97,7 +97,8 @@ _KINDS = {"END": "a comma", "QUOTED": "a name", "TEXT": "the text of the comment
 _TOKEN = re.compile(
     r"""(?P<SPACE>\s+|--[^\n]*|/\*.*?\*/)
     |(?P<NUMBER>[0-9]+(?:e[0-9]+|[lsyfd]|bd)?(?![A-Za-z0-9_]))
-    |(?P<DECIMAL>(?:decimal|dec|numeric)\s*\(\s*(?P<digits>[0-9]+)\s*(?:,\s*(?P<scale>[0-9]+)\s*)?\))
+    |(?P<DECIMAL>(?:decimal|dec|numeric)\s*
+        \(\s*(?P<digits>[0-9]+)\s*(?:,\s*(?P<scale>[0-9]+)\s*)?\))
     |(?P<VARCHAR>(?:char|character|varchar)\s*\(\s*[0-9]+\s*\))
     |(?P<NAME>timestamp\s+(?:without|with\s+local)\s+time\s+zone\b|[A-Za-z0-9_]+)
     |(?P<QUOTED>`(?:[^`]|``)*`)
@@ -113,7 +114,8 @@ def parse_ddl(text: str) -> pa.DataType:
     """Return the Arrow type of a DDL in Spark's syntax: a struct of columns, or a single type.
 
     Raises:
-        SchemaError: it is none, or has a type that JSON has no form for; says where, and what to write.
+        SchemaError: it is none, or has a type that JSON has no form for; says where in the text,
+            and what to write.
     """
     kind = _Parser(text).whole()
     ensure_columns_of_json(kind)
@@ -157,7 +159,8 @@ class _Parser:
         place = f"{f'line {line}, ' * (line > 1)}character {position - line_start + 1}"
         there = f"there is {found!r}" if found else "the DDL ends"
         hint = _NULLS if found.lower() == "not" else hint
-        return SchemaError(path, f"{what} is missing at {place}, where {there}{hint and '; '}{hint}")  # fmt: skip
+        where = f"at {place}, where {there}"
+        return SchemaError(path, f"{what} is missing {where}{hint and '; '}{hint}")
 
     def _fields(self, path: str, depth: int) -> Iterator[pa.Field]:
         """Yield fields with commas between them."""
@@ -209,7 +212,11 @@ class _Parser:
 def _decimal(found: re.Match[str], path: str) -> pa.DataType:
     digits, scale = int(found["digits"]), int(found["scale"] or 0)
     if not max(scale, 1) <= digits <= DECIMAL_DIGITS_MAX:
-        raise SchemaError(path, f"{found[0]}: a decimal has 1 to {DECIMAL_DIGITS_MAX} digits, of which up to all are after the point")  # fmt: skip
+        raise SchemaError(
+            path,
+            f"{found[0]}: a decimal has 1 to {DECIMAL_DIGITS_MAX} digits, of which up to all are "
+            "after the point",
+        )
     return pa.decimal128(digits, scale)
 
 
@@ -254,7 +261,9 @@ def ensure_columns_of_json(kind: pa.DataType) -> None:
     found = [("", pa.field("", kind), 0)]
     for count, (path, field, depth) in enumerate(found):  # which grows meanwhile
         if count >= COLUMNS_MAX:
-            raise SchemaError(path, f"there are more than {COLUMNS_MAX} columns: name the fields that are wanted")  # fmt: skip
+            raise SchemaError(
+                path, f"there are more than {COLUMNS_MAX} columns: name the fields that are wanted"
+            )
         if depth > NESTING_MAX:
             raise SchemaError(path, f"columns are nested deeper than {NESTING_MAX}")
         if field.metadata and REFUSED in field.metadata:
@@ -268,7 +277,10 @@ def ensure_columns_of_json(kind: pa.DataType) -> None:
 
 
 def _fields_below(kind: pa.DataType, path: str) -> list[tuple[str, pa.Field]] | None:
-    """Return the fields of a struct, or what is in an array or map, with paths; None for what is no type of JSON."""
+    """Return the fields of a struct, or what is in an array or a map, with their paths.
+
+    None for a type that JSON has no form for.
+    """
     if pa.types.is_struct(kind):
         return [(f"{path}.{one.name}", one) for one in kind]
     if pa.types.is_list(kind):
@@ -287,12 +299,13 @@ def project_type(
     Args:
         kind: to take them from.
         wanted: the fields, in their new order, as `layout.wanted_fields` makes them.
-        renames: whether the column of a field that is found by a name of other case has that name. It
-            keeps its own in JSON, in its metadata.
+        renames: whether the column of a field that is found by a name of other case has that name.
+            It keeps its own in JSON, in its metadata.
         path: of the type, for errors.
 
     Raises:
-        SchemaError: a field that a struct does not have, or fields of what is no struct; names the path.
+        SchemaError: a field that a struct does not have, or fields of what is no struct; names
+            the path.
     """
     if not wanted:
         return kind

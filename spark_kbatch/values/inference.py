@@ -1,0 +1,152 @@
+"""A DDL for JSON of which a sample is seen, and what in the sample leaves it in doubt.
+
+    seen in all values, beside null             type
+    true, false                                 boolean
+    numbers without a point or an exponent      bigint; decimal(38, 0) if one is larger, then double
+    numbers, some with                          double
+    texts of the form of a day or a time        date, timestamp, timestamp_ntz
+    texts; values of several of these           string
+    arrays                                      array of what was seen in them
+    objects                                     struct of all fields that were seen
+    objects that were all empty                 map<string, string>
+
+It is a look: Python's `json` reads each value, and a value that the sample lacks may be of
+another type.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from spark_kbatch.values.framing import HEADER_SIZE
+from spark_kbatch.values.layout import INT64
+from spark_kbatch.values.types import (
+    array_of,
+    columns_ddl,
+    ddl_of,
+    ensure_columns_of_json,
+    parse_ddl,
+)
+
+_TIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"(?P<time>[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6}0*)?)?"
+    r"(?P<zone>[Zz]|[+-][0-9]{2}(:?[0-9]{2})?)?)?"
+)
+_LARGE = "decimal(38, 0)"
+_KINDS = {
+    type(None): "null",
+    bool: "boolean",
+    float: "double",
+    list: "array",
+    dict: "struct",
+}
+# Types of values, each set with the type that holds them all, last; string, where none does.
+_READ_AS = (("string",), ("bigint", _LARGE), ("bigint", _LARGE, "double"))
+_DOUBTS = {
+    "bigint": "all numbers were whole",
+    _LARGE: "all numbers were whole",
+    "date": "all texts were days",
+    "timestamp": "all texts were times with a zone",
+    "timestamp_ntz": "all texts were times without a zone",
+}
+
+
+class Inferred(NamedTuple):
+    """What a sample is read as."""
+
+    ddl: str  # empty if there was no JSON but null in it
+    counts: dict[str, int]  # of all records, and of those that were null, framed or unreadable
+    doubts: list[str]  # of places where another sample may have more: the path, and what was there
+
+
+def infer(values: Iterable[bytes | None]) -> Inferred:
+    """Return what a sample of values is read as, with or without Confluent's five bytes in front.
+
+    Raises:
+        SchemaError: no column can be as deep, or there are too many; names the path.
+    """
+    seen, counts = _Seen(), dict.fromkeys(("records", "null", "framed", "unreadable"), 0)
+    for value in values:
+        counts["records"] += 1
+        counts["null"] += value is None
+        is_framed = value is not None and value[:1] == b"\0" and len(value) >= HEADER_SIZE
+        counts["framed"] += is_framed
+        try:
+            if value is not None:
+                text = value[HEADER_SIZE * is_framed :].decode()
+                seen.take(json.loads(text, parse_constant=int))  # which refuses NaN, as JSON does
+        except (ValueError, RecursionError):
+            counts["unreadable"] += 1
+    doubts: list[str] = []
+    kind = seen.type("", doubts)
+    ensure_columns_of_json(kind)
+    ddl = columns_ddl(kind) if pa.types.is_struct(kind) else ddl_of(kind)
+    return Inferred(ddl if seen.kinds.keys() - {"null"} else "", counts, doubts)
+
+
+class _Seen:
+    """The values at one place of the documents."""
+
+    def __init__(self) -> None:
+        self.kinds = Counter[str]()  # words of a DDL, or null
+        self._below: dict[str, _Seen] = {}  # by the end of the path: `.NAME` or `[]`
+
+    def take(self, value: Any) -> None:
+        """Count a value, and those in it."""
+        self.kinds[_kind(value)] += 1
+        below = [("[]", one) for one in value] if isinstance(value, list) else []
+        if isinstance(value, dict):
+            below = [(f".{name}", one) for name, one in value.items()]
+        for key, one in below:
+            self._below.setdefault(key, _Seen()).take(one)
+
+    def type(self, path: str, doubts: list[str]) -> pa.DataType:
+        """Return the type of all values, and add what is in doubt of them."""
+        kinds = [one for one in self.kinds if one != "null"]
+        word = next((one[-1] for one in _READ_AS if {*one} >= {*kinds}), "string")
+        word = kinds[0] if len(kinds) == 1 else word
+        names = {one.casefold(): one for one in self._below if one != "[]"}
+        why = _DOUBTS.get(word, "") if len(kinds) == 1 else f"read as {word}"
+        if word == "struct" and len(names) < len({*self._below} - {"[]"}):
+            why = "some names differ in case alone, and Spark takes only one of them"
+        if word == "struct" and not names:
+            why, word = "all objects were empty", "map<string, string>"
+        if why:
+            seen = ", ".join(f"{count:,} {one}" for one, count in self.kinds.most_common())
+            doubts.append(f"{path or 'the whole'}: {seen or 'no values'}; {why}")
+        if word == "array":
+            return array_of(self._below.get("[]", _Seen()).type(f"{path}[]", doubts))
+        if word != "struct":
+            return parse_ddl(word)
+        fields = [(key[1:], self._below[key].type(path + key, doubts)) for key in names.values()]
+        return pa.struct(fields)
+
+
+def _kind(value: Any) -> str:
+    """Return the type of a single value: a word of a DDL, or null."""
+    if isinstance(value, str):
+        return _kind_of_text(value)
+    if type(value) is not int:
+        return _KINDS[type(value)]
+    if INT64[0] <= value <= INT64[1]:
+        return "bigint"
+    return _LARGE if abs(value) < 10**38 else "double"
+
+
+def _kind_of_text(text: str) -> str:
+    found = _TIME.fullmatch(text)
+    try:
+        datetime.fromisoformat(text.upper() if found else "")
+    except ValueError:  # or there is no such day
+        return "string"
+    if not found or not found["time"]:
+        return "date"
+    return "timestamp" if found["zone"] else "timestamp_ntz"
