@@ -1,4 +1,4 @@
-"""Values as columns: Avro <-> Arrow, JSON -> Arrow.
+"""Values as columns: Avro and JSON <-> Arrow.
 
 Pure, as `record/` is: no files, clocks, threads or logging, and nothing of Spark or of a registry, which hands
 in the schemas that it has.

@@ -95,7 +95,7 @@ def shown(spark: SparkSession) -> list[tuple[str, str]]:
     frame = in_one_row(spark, (one.values for one in found))
     here = only_row(frame.select(*(col(name).cast("string") for name in frame.columns)))
     return [
-        ("error" if one.errors else ours or "NULL", (other or "NULL").replace(today, "TODAY"))
+        ("error" if one.errors else ours or "null", (other or "null").replace(today, "TODAY"))
         for one, ours, other in zip(found, here, there, strict=True)
     ]
 
