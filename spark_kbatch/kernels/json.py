@@ -1,48 +1,57 @@
-"""Compiled loops that decode JSON into slots of numbers, as a table of nodes says that is made of a type.
+"""Compiled loops that decode JSON into slots of numbers, by a table of nodes that is made of a type.
 
-`decode_rows`, the one kernel, makes of rows of bytes numbers in the slots of a type's columns, and an error for each
-bad row. The table is interpreted, never compiled: code for a type would cost seconds for each type and process. A
-row is read once, from its first byte to its last, without recursion.
+`decode_rows`, the one kernel, makes of rows of bytes numbers in the slots of a type's columns, and
+an error for each bad row. The table is interpreted, never compiled: code for a type would cost
+seconds for each type and process. A row is read once, from its first byte to its last, without
+recursion.
 
-A node is a row of `nodes`. What the type does not have is read as node 0, PASS. Node 1 is the type itself, and all
-other nodes follow in the order of the type, each before those within it: a struct before its fields, a list before
-its element, a map before its key, which its value follows.
+A node is a row of `nodes`. What the type does not have is read as node 0, PASS; the next ones are
+the strings that name a number, node ROOT is the type itself, and all other nodes follow in the
+order of the type, each before those within it: a struct before its fields, a list before its
+element, a map before its key, which its value follows.
 
     column       of a node
     KIND
-    SLOT, LEVEL  where its numbers lie; a decimal has the next slot too
-    END          the first node that does not lie within it
+    SLOT         where its numbers lie; a decimal has the next slot too
+    OWNER        the struct whose field it is, 0 for the strings that name a number, -1 for none
     NEXT         the next field of the same struct, 0 for none
     NAME, NAME_SIZE, PLAIN_SIZE
-                 its name in `names`, in UTF-8; how many bytes to compare with JSON as it is written, or more than a
-                 row has where a name is never written as it is
+                 its name in `text`, in UTF-8; how many bytes to compare with JSON as it is
+                 written, or more than a row has where a name is never written as it is
 
     kind             FIRST, SECOND, THIRD               what it takes, and stores
+    PASS             bits of a double, for a string that names one
     TEXT                                                a string; of any other value its JSON: a span
-    STRUCT           hash table in `hashes`, its mask   an object; fields by their names
+    STRUCT           first field, 0 for none            an object; fields by their names
     LIST             level of items, memory of one      an array; how many items it has
     MAP              the same                           an object; how many items it has
     BOOLEAN                                             true, false: 1, 0
     WHOLE            most, digits, 0                    a number that is whole
     DECIMAL          0, digits, scale                   a number as 128 bits, in two slots
-    FLOAT, DOUBLE    digits in `names`, how many, power a number; those that are not below the digits are infinite.
-                                                        Up to so many digits and powers of ten are exact
+    FLOAT, DOUBLE    least that is infinite, digits, 0  a number, or a string that names one: a double. Of the least
+                                                        the first _DIGITS_MAX, and how many it has before the point
     BINARY                                              a string of base64: a span
     DATE, INSTANT, LOCAL                                a string: days, microseconds
 
-A float that takes more than one exact operation is noted: its slot and index, and its span, become an item of the
-level NOTED, and `valid` is NOTED_NUMBER where it belongs, until somebody stores it.
+A number that takes more than one exact operation of floats is noted: its span is stored, and in
+`valid` is the kind. Somebody has to store the nearest one then.
 
-Text with escapes, and what base64 says, lies in `scratch`, whose bytes are taken as those of the level SCRATCH.
-There are never more than the row has read.
+Text with escapes, and what base64 says, lies in `scratch` behind the names, and its bytes are taken
+as those of the level SCRATCH. There are never more than the row has read.
 
-What a hostile row can cost is bounded by its size: an item has a byte at least, and the memory of all items is held
-to MEMORY_PER_BYTE for each byte of the row and MEMORY_FREE; depth by the size of the stack. Names of a map are found
-by a hash that nobody outside knows.
+Names are found in `keys`, a hash table with an entry for each field of a struct, and for each name
+that a map of the row has: whose it is (below 0 a struct, else the number of an object), its span,
+and the field. Entries of objects of other rows are older than the row, and count as empty. Nobody
+outside knows the hash.
+
+What a hostile row can cost is bounded by its size: an item has a byte at least, and the memory of
+all items is held to MEMORY_PER_BYTE for each byte of the row and MEMORY_FREE; depth by the size of
+the stack.
 
 Arguments have the forms that `records` describes; `errors` and `stack` are int64.
 
-Source: RFC 8259; RFC 4648, section 4; Clinger, "How to Read Floating Point Numbers Accurately", for exact operations.
+Source: RFC 8259; RFC 4648, section 4; Clinger, "How to Read Floating Point Numbers Accurately", for
+exact operations.
 """
 
 from __future__ import annotations
@@ -62,18 +71,19 @@ from spark_kbatch.kernels.slots import (
     _is_utf8,
 )
 
-NODE_COLUMNS = 11
+NODE_COLUMNS = 10
 (
-    KIND, SLOT, LEVEL, END, NEXT, NAME, NAME_SIZE, PLAIN_SIZE, FIRST, SECOND, THIRD,
+    KIND, SLOT, OWNER, NEXT, NAME, NAME_SIZE, PLAIN_SIZE, FIRST, SECOND, THIRD,
 ) = (np.uint64(number) for number in range(NODE_COLUMNS))  # fmt: skip
 (
     PASS, TEXT, STRUCT, LIST, MAP, BOOLEAN, WHOLE, DECIMAL, FLOAT, DOUBLE, BINARY, DATE, INSTANT, LOCAL,
 ) = range(14)  # fmt: skip
 
-SCRATCH, NOTED = NOWHERE, 2  # levels
-NOTED_PLACES, NOTED_SPANS = 1, 2  # slots
-NOTED_NUMBER = 2  # in `valid`
-DUPLICATES, ZONE, DIGITS, STRINGS = 1, 2, 4, 8  # what is not an error
+WORDS = b"truefalsenull"  # `text` begins with them
+NUMBER_NAMES = {b"NaN": np.nan, b"Infinity": np.inf, b"-Infinity": -np.inf}
+ROOT = 1 + len(NUMBER_NAMES)
+SCRATCH = NOWHERE  # level
+ZONE, DIGITS = 1, 2  # what is not an error
 
 # Errors of a row. Where one of the first four is at the end, it is EMPTY or TRUNCATED.
 (
@@ -82,40 +92,59 @@ DUPLICATES, ZONE, DIGITS, STRINGS = 1, 2, 4, 8  # what is not an error
     HAS_ZONE,
 ) = range(1, 22)  # fmt: skip
 
-STACK_COLUMNS = 6
-_NODE, _INDEX, _CLOSER, _START, _INSTANCE, _EXPECTED = (np.uint64(n) for n in range(STACK_COLUMNS))
+STACK_COLUMNS = 5
+# _MARK: the next field of a struct, how many items there were before, or where a TEXT begins.
+_NODE, _INDEX, _CLOSER, _INSTANCE, _MARK = (np.uint64(n) for n in range(STACK_COLUMNS))
+KEY_COLUMNS = 3
+_WHOSE, _SPAN, _FIELD = (np.uint64(n) for n in range(KEY_COLUMNS))
 
-_0, _1, _2, _3, _4, _5, _6, _7, _8, _9, _10 = (np.uint64(number) for number in range(11))
-_12, _16, _32 = np.uint64(12), np.uint64(16), np.uint64(32)
+_0, _1, _2, _3, _4, _5, _6, _9 = (np.uint64(number) for number in (0, 1, 2, 3, 4, 5, 6, 9))
+_32 = np.uint64(32)
 _LOW_32 = np.uint64(0xFFFFFFFF)
 _ZERO = np.uint64(ord("0"))
 _SPACE, _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _PLUS, _DOT, _EQUALS = (
     np.uint8(ord(character)) for character in ' "\\,:-+.='
 )
-_DIGIT_0, _DIGIT_9, _T, _F, _N, _E, _U, _Z = (np.uint8(ord(one)) for one in "09tfneuz")
-_BRACKET, _BRACE, _NOT_ASCII, _LOWER = (np.uint8(number) for number in (0x5B, 0x7B, 0x80, 0x20))
+_DIGIT_0, _DIGIT_9, _T, _F, _E, _U, _Z = (np.uint8(ord(one)) for one in "09tfeuz")
+_BRACKET, _NOT_ASCII, _LOWER = (np.uint8(number) for number in (0x5B, 0x80, 0x20))
 _TO_CLOSER = np.uint8(2)  # from an opening bracket or brace
 
-_WORDS = np.frombuffer(b"truefalsenullNaN-Infinity", np.uint8)
-_TRUE, _FALSE, _NULL, _NAN, _MINUS_INFINITY = (np.uint64(at) for at in (0, 4, 9, 13, 16))
-_WORD_OF, _WORD_SIZES = np.zeros(256, np.uint64), np.zeros(256, np.uint64)  # by their first byte
-_WORD_OF[[*b"tfn"]], _WORD_SIZES[[*b"tfn"]] = [_TRUE, _FALSE, _NULL], [4, 5, 4]
+# What a byte begins, and what a kind takes.
+_STRING, _OBJECT, _ARRAY, _NUMBER, _TRUTH, _NULL, _BLANK = (1 << bit for bit in range(7))
+_ANY = _BLANK - 1
+_FORMS = np.zeros(256, np.uint8)
+_FORMS[[*b'"{[tfn-0123456789 \t\n\r']] = [
+    _STRING, _OBJECT, _ARRAY, _TRUTH, _TRUTH, _NULL, *[_NUMBER] * 11, *[_BLANK] * 4,
+]  # fmt: skip
+_TAKES = np.array(
+    [
+        _ANY, _ANY, _OBJECT, _ARRAY, _OBJECT, _TRUTH, _NUMBER, _NUMBER | _STRING, _NUMBER | _STRING, _NUMBER | _STRING,
+        *[_STRING] * 4,
+    ],
+    np.uint8,
+) | np.uint8(_NULL)  # fmt: skip
 
 _DIGITS_MAX = 19  # as a number of 64 bits
 _EXPONENT_MAX = 10**15  # more than any row has digits
 _POWERS = np.array([10**power for power in range(_DIGITS_MAX + 1)], np.uint64)
 _FLOAT_POWERS = np.array([float(10**power) for power in range(23)])
-_NOWHERE = np.uint64(2**63)  # beyond any end
-_NO_NUMBER = 100_000  # more than any two digits or offset
 _EXACT_FLOAT, _EXACT_DOUBLE = np.uint64(2**24), np.uint64(2**53)
 _NANOS = np.uint64(1_000)  # of a microsecond
-_DAY_S, _ZONE_MAX_S = 86_400, 18 * 3_600
+_DAY_S = 86_400
+_ZONE_MAX = 18 * 60  # minutes
+_NO_ZONE = 10_000  # more than any
 _LEAST_TIME, _LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
 
-_ESCAPED = np.zeros(256, np.uint8)
+# Dates, times and zones: 0 is a digit, t also T or a space, and a byte that no text has the end.
+_PATTERNS = np.frombuffer(b"0000-00-00t00:00:00\xff00:00\xff0000\xff", np.uint8)
+_TIME, _ZONE, _SHORT_ZONE = np.uint64(0), np.uint64(20), np.uint64(26)
+
+_ESCAPED = np.zeros(256, np.int64)
 _ESCAPED[[*b'"\\/bfnrt']] = [*b'"\\/\b\f\n\r\t']
-_HEX = np.full(256, 16, np.uint8)
+_NO_HEX = 1 << 16
+_HEX = np.full(256, _NO_HEX, np.int64)
 _HEX[[*b"0123456789abcdefABCDEF"]] = [*range(16), *range(10, 16)]
+_LEADS = np.array([0, 0xC0, 0xE0, 0xF0])  # of the first byte of a character, by how many follow it
 _BASE64 = np.full(256, 64, np.uint8)
 _BASE64[[*b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"]] = range(64)
 
@@ -125,12 +154,9 @@ _BASE64[[*b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"]] 
 
 def _next_byte(data: Any, position: Any, end: Any) -> Any:
     """Return the position of the next byte that is no space, and the byte: 0 at the end."""
-    while position < end:
-        byte = data[position]
-        if byte > _SPACE or not (byte == 0x20 or byte == 0x0A or byte == 0x0D or byte == 0x09):
-            return position, byte
+    while position < end and _FORMS[data[position]] == _BLANK:
         position = position + _1
-    return position, np.uint8(0)
+    return position, data[position] if position < end else np.uint8(0)
 
 
 def _equals(data: Any, position: Any, others: Any, at: Any, size: Any) -> Any:
@@ -141,372 +167,556 @@ def _equals(data: Any, position: Any, others: Any, at: Any, size: Any) -> Any:
     return True
 
 
-def _is_word(data: Any, position: Any, stop: Any, word: Any, size: Any) -> Any:
-    """Return True if bytes are a word of _WORDS."""
-    return stop - position == size and _equals(data, position, _WORDS, word, size)
-
-
 def _span(begin: Any, stop: Any, is_in_scratch: Any) -> Any:
     """Return the span of bytes."""
     span = np.int64(begin << _32 | (stop - begin))
     return span | IN_OTHER_BYTES if is_in_scratch else span
 
 
-def _read_hex(data: Any, position: Any, end: Any) -> Any:
-    """Return the number of four hexadecimal digits, or -1."""
+# Strings.
+
+
+def _read_unicode(data: Any, position: Any, end: Any) -> Any:
+    """Return the number of an escape of four hexadecimal digits, _NO_HEX or more for others."""
+    if end - position < _6 or data[position] != _BACKSLASH or data[position + _1] != _U:
+        return np.int64(_NO_HEX)
     number = np.int64(0)
-    if end - position < _4:
-        return np.int64(-1)
-    for k in range(_4):
-        digit = np.int64(_HEX[data[position + k]])
-        if digit > 15:
-            return np.int64(-1)
-        number = number << 4 | digit
+    for k in range(_2, _6):
+        number = number << 4 | _HEX[data[position + k]]
     return number
 
 
-def _read_escape(data: Any, position: Any, end: Any) -> Any:
-    """Return the character of the escape behind a backslash, its size with the backslash, and an error."""
-    if end - position < _2:
-        return np.int64(0), _0, TRUNCATED
-    byte = data[position + _1]
-    if byte != _U:
-        character = np.int64(_ESCAPED[byte])
-        return character, _2, BAD_ESCAPE if character == 0 else 0
-    character = _read_hex(data, position + _2, end)
-    if character < 0:
-        return character, _0, BAD_ESCAPE
-    if character < 0xD800 or character > 0xDFFF:
-        return character, _6, 0
-    if character < 0xDC00 and end - position >= _12:
-        if data[position + _6] == _BACKSLASH and data[position + _7] == _U:
-            low = _read_hex(data, position + _8, end)
-            if low >= 0xDC00 and low <= 0xDFFF:
-                return 0x10000 + ((character - 0xD800) << 10) + (low - 0xDC00), _12, 0
-    return character, _0, LONE_SURROGATE
+def _read_escape(data: Any, position: Any, end: Any, scratch: Any, to: Any) -> Any:
+    """Write the character of an escape in UTF-8; return where the escape and it end, an error."""
+    character, size = _read_unicode(data, position, end), _6
+    if character >= _NO_HEX:
+        character, size = np.int64(0), _2
+        if end - position >= _2:
+            character = _ESCAPED[data[position + _1]]
+        if character == 0:
+            return position, to, BAD_ESCAPE if end - position >= _2 else TRUNCATED
+    elif character >= 0xD800 and character <= 0xDFFF:
+        high, low = character ^ 0xD800, _read_unicode(data, position + _6, end) ^ 0xDC00
+        if high >= 0x400 or low >= 0x400:
+            return position, to, LONE_SURROGATE
+        character, size = 0x10000 + (high << 10 | low), _6 + _6
+    more = (
+        np.uint64(character > 0x7F) + np.uint64(character > 0x7FF) + np.uint64(character > 0xFFFF)
+    )
+    for k in range(more):
+        scratch[to + more - k] = np.uint8(0x80 | character & 0x3F)
+        character = character >> 6
+    scratch[to] = np.uint8(_LEADS[more] | character)
+    return position + size, to + _1 + more, 0
 
 
-def _scan_string(data: Any, position: Any, end: Any) -> Any:
-    """Find the end of the string whose first byte is at `position`; return it, whether it has escapes, an error."""
-    start, bits, has_escapes = position, np.uint8(0), False
-    while position < end:
+def _read_string(data: Any, position: Any, end: Any, scratch: Any, counts: Any) -> Any:
+    """Read the string whose first byte is at `position`; one with escapes stays in scratch.
+
+    Returns where to go on, or the place of an error; where its text begins and ends; whether that
+    is in scratch; an error.
+    """
+    begin, taken, bits, error = position, np.uint64(counts[SCRATCH]), np.uint8(0), 0
+    to = taken
+    while error == 0 and position < end and data[position] != _QUOTE:
         byte = data[position]
-        if byte == _QUOTE:
-            if bits >= _NOT_ASCII and not _is_utf8(data, start, position):
-                return start, has_escapes, BAD_TEXT
-            return position, has_escapes, 0
-        if byte < _SPACE:
-            return position, has_escapes, CONTROL
-        bits = bits | byte
         if byte == _BACKSLASH:
-            has_escapes = True
-            _, size, error = _read_escape(data, position, end)
-            if error != 0:
-                return position, has_escapes, error
-            position = position + size
+            position, to, error = _read_escape(data, position, end, scratch, to)
+        elif byte < _SPACE:
+            error = CONTROL
         else:
-            position = position + _1
-    return position, has_escapes, TRUNCATED
-
-
-def _unescape(data: Any, position: Any, stop: Any, scratch: Any, counts: Any) -> Any:
-    """Write a string that has been scanned without its escapes, in UTF-8; return where that begins and ends."""
-    begin = to = np.uint64(counts[SCRATCH])
-    while position < stop:
-        character, size = np.int64(data[position]), _1
-        if character == _BACKSLASH:
-            character, size, _ = _read_escape(data, position, stop)
-        position = position + size
-        more = 0
-        if size > _1:
-            more = int(character > 0x7F) + int(character > 0x7FF) + int(character > 0xFFFF)
-        lead = 0 if more == 0 else (0xFF00 >> (more + 1)) & 0xFF
-        scratch[to] = np.uint8(lead | character >> 6 * more)
-        for k in range(more):
-            scratch[to + _1 + np.uint64(k)] = np.uint8(
-                0x80 | character >> 6 * (more - k - 1) & 0x3F
-            )
-        to = to + _1 + np.uint64(more)
+            scratch[to], bits = byte, bits | byte
+            position, to = position + _1, to + _1
+    if error == 0 and position >= end:
+        error = TRUNCATED
+    if error == 0 and bits >= _NOT_ASCII and not _is_utf8(data, begin, position):
+        position, error = begin, BAD_TEXT
+    if error != 0:
+        return position, begin, position, False, error
+    if to - taken == position - begin:
+        return position + _1, begin, position, False, 0
     counts[SCRATCH] = np.int64(to)
-    return begin, to
+    return position + _1, taken, to, True, 0
 
 
-def _hash(data: Any, position: Any, size: Any, seed: Any) -> Any:
-    """Return a hash of bytes; `seed` is odd."""
-    number = size
-    for k in range(size):
-        number = (number ^ np.uint64(data[position + k])) * seed
-        number = number ^ (number >> _32)
-    return number
-
-
-def _find_field(
+def _find(
+    keys: Any,
+    whose: Any,
     source: Any,
-    position: Any,
+    begin: Any,
     size: Any,
-    nodes: Any,
-    names: Any,
-    hashes: Any,
-    struct: Any,
+    data: Any,
+    text: Any,
+    oldest: Any,
     seed: Any,
 ) -> Any:
-    """Return the node of the field that has a name, 0 for none."""
-    table, mask = np.uint64(nodes[struct, FIRST]), np.uint64(nodes[struct, SECOND])
-    at = _hash(source, position, size, seed) & mask
-    while hashes[table + at] != 0:
-        node = np.uint64(hashes[table + at])
-        if np.uint64(nodes[node, NAME_SIZE]) == size and _equals(
-            source, position, names, np.uint64(nodes[node, NAME]), size
-        ):
-            return node
+    """Return where the entry of a name is in `keys`, or belongs; `seed` is odd."""
+    mask, number = np.uint64(keys.shape[0]) - _1, size ^ np.uint64(whose)
+    for k in range(size):
+        number = (number ^ np.uint64(source[begin + k])) * seed
+        number = number ^ (number >> _32)
+    at = number & mask
+    while keys[at, _WHOSE] < 0 or keys[at, _WHOSE] > oldest:
+        span = keys[at, _SPAN]
+        other, start = text if span < 0 else data, np.uint64(span & ~IN_OTHER_BYTES) >> _32
+        is_alike = keys[at, _WHOSE] == whose and np.uint64(span) & _LOW_32 == size
+        if is_alike and _equals(source, begin, other, start, size):
+            break
         at = (at + _1) & mask
-    return _0
+    return at
 
 
-def _is_new(
-    source: Any, position: Any, size: Any, data: Any, text: Any, spans: Any, index: Any, keys: Any, instance: Any,
-    oldest: Any, seed: Any,
-) -> Any:  # fmt: skip
-    """Return True if a map has no name of these bytes yet, and note that item `index` has it.
-
-    `keys` has the instance and the item of each name; those of other rows are older than `oldest`.
-    """
-    mask = np.uint64(keys.shape[0]) - _1
-    at = _hash(source, position, size, seed) & mask
-    while keys[at, _0] > oldest:
-        span = spans[np.uint64(keys[at, _1])]
-        other = text if span < 0 else data
-        begin = np.uint64(span & ~IN_OTHER_BYTES) >> _32
-        if (
-            keys[at, _0] == instance
-            and np.uint64(span) & _LOW_32 == size
-            and _equals(source, position, other, begin, size)
-        ):
-            return False
-        at = (at + _1) & mask
-    keys[at, _0], keys[at, _1] = instance, np.int64(index)
-    return True
+def _read_base64(source: Any, position: Any, stop: Any, scratch: Any, to: Any) -> Any:
+    """Write what base64 says, maybe over itself; return where that ends, and an error."""
+    size, number = stop - position, np.uint64(0)
+    if size % _4 != _0:
+        return to, BAD_FORM
+    for _ in range(2):
+        if size > _0 and source[position + size - _1] == _EQUALS:
+            size = size - _1
+    for k in range(size):
+        six = np.uint64(_BASE64[source[position + k]])
+        if six > np.uint64(63):
+            return to, BAD_FORM
+        number = number << _6 | six
+        if k & _3 != _0:
+            scratch[to] = np.uint8(number >> (_6 - _2 * (k & _3)) & np.uint64(255))
+            to = to + _1
+    return to, 0
 
 
-def _forget_value(
-    nodes: Any, node: Any, index: Any, values: Any, valid: Any, bases: Any, counts: Any, lows: Any
-) -> None:
-    """Clear a field at `index`, with all its items, which are the last of their levels."""
-    own, end = nodes[node, LEVEL], np.uint64(nodes[node, END])
-    for each in range(node, end):
-        level, slot = nodes[each, LEVEL], np.uint64(nodes[each, SLOT])
-        low, high = np.uint64(lows[level]), np.uint64(counts[level])
-        if level == own:
-            low, high = index, index + _1
-        items = np.int64(0)
-        for item in range(low, high):
-            items = items + values[bases[slot] + item]
-            values[bases[slot] + item] = 0
-            valid[bases[slot] + item] = 0
-            if nodes[each, KIND] == DECIMAL:
-                values[bases[slot + _1] + item] = 0
-        if nodes[each, KIND] == LIST or nodes[each, KIND] == MAP:
-            lows[nodes[each, FIRST]] = counts[nodes[each, FIRST]] - items
-    for each in range(node, end):
-        if nodes[each, KIND] == LIST or nodes[each, KIND] == MAP:
-            counts[nodes[each, FIRST]] = lows[nodes[each, FIRST]]
+# Numbers.
 
 
 def _read_digits(source: Any, position: Any, end: Any, number: Any, count: Any) -> Any:
-    """Read digits; return where they end, the number with them, and how many it has without leading zeros."""
-    while position < end:
+    """Read digits; return where they end, the number with them, its digits but leading zeros."""
+    while position < end and np.uint64(source[position]) - _ZERO <= _9:
         digit = np.uint64(source[position]) - _ZERO
-        if digit > _9:
-            break
-        number = number * _10 + digit  # wraps around where nobody asks for it
-        if count > 0 or digit > _0:
-            count = count + 1
+        number = number * np.uint64(10) + digit  # wraps around where nobody asks for it
+        count = count + np.int64(count > 0 or digit > _0)
         position = position + _1
     return position, number, count
 
 
-def _read_number(source: Any, position: Any, end: Any) -> Any:
-    """Read a number: where it ends, its digits as a number, how many these are, the exponent of ten, and the sign.
-
-    The digits are a number where there are at most _DIGITS_MAX. Of zero the exponent is 0. What is not a number of
-    JSON ends at _NOWHERE.
-    """
-    is_negative = position < end and source[position] == _MINUS
-    start = position + _1 if is_negative else position
-    position, number, count = _read_digits(source, start, end, _0, np.int64(0))
-    exponent, bad = np.int64(0), (_NOWHERE, _0, np.int64(0), np.int64(0), False)
-    if position == start or (position - start > _1 and np.uint64(source[start]) == _ZERO):
-        return bad
-    if position < end and source[position] == _DOT:
-        start = position + _1
-        position, number, count = _read_digits(source, start, end, number, count)
-        if position == start:
-            return bad
-        exponent = -np.int64(position - start)
-    if position < end and (source[position] | _LOWER) == _E:
-        start = position + _1
-        is_below = start < end and source[start] == _MINUS
-        if start < end and (is_below or source[start] == _PLUS):
-            start = start + _1
-        position, size, digits = _read_digits(source, start, end, _0, np.int64(0))
-        if position == start:
-            return bad
-        power = np.int64(_EXPONENT_MAX) if digits > 15 else np.int64(size)
-        exponent = exponent - power if is_below else exponent + power
-    return position, number, count, exponent if count > 0 else np.int64(0), is_negative
-
-
 def _first_digits(source: Any, position: Any, end: Any, keep: Any) -> Any:
-    """Return a number's first `keep` digits as 128 bits, and whether another digit than 0 follows them."""
+    """Return a number's first `keep` digits as 128 bits, and whether a digit but 0 follows."""
     lower, upper, count, is_cut = _0, _0, np.int64(0), False
-    while position < end or count < keep:
-        digit = _0
-        if position < end:
-            digit = np.uint64(source[position]) - _ZERO
-            if (source[position] | _LOWER) == _E:
-                position = end
-                continue
-            position = position + _1
-            if digit > _9 or (digit == _0 and count == 0):
-                continue
-        elif count == 0:
-            break
-        if count < keep:
-            low = (lower & _LOW_32) * _10 + digit
-            high = (lower >> _32) * _10 + (low >> _32)
-            upper = upper * _10 + (high >> _32)
-            lower = (high << _32) | (low & _LOW_32)
-        elif digit > _0:
-            is_cut = True
+    while position < end or (count > 0 and count < keep):
+        byte = source[position] if position < end else _DIGIT_0
+        position = position + _1 if (byte | _LOWER) != _E else end
+        digit = np.uint64(byte) - _ZERO
+        if digit > _9 or (digit == _0 and count == 0):
+            continue
         count = count + 1
+        if count <= keep:
+            low = (lower & _LOW_32) * np.uint64(10) + digit
+            high = (lower >> _32) * np.uint64(10) + (low >> _32)
+            upper = upper * np.uint64(10) + (high >> _32)
+            lower = (high << _32) | (low & _LOW_32)
+        else:
+            is_cut = is_cut or digit > _0
     return lower, upper, is_cut
 
 
-def _is_below(source: Any, position: Any, end: Any, digits: Any, at: Any, size: Any) -> Any:
-    """Return True if a number's digits are below others, both as fractions; the last of the others is not 0."""
-    k = _0
-    while position < end and k < size:
-        byte = source[position]
-        position = position + _1
-        if (byte | _LOWER) == _E:
-            break
-        if np.uint64(byte) - _ZERO > _9 or (k == _0 and byte == _DIGIT_0):
-            continue
-        if byte != digits[at + k]:
-            return byte < digits[at + k]
-        k = k + _1
-    return k < size
+def _read_number(
+    source: Any,
+    position: Any,
+    end: Any,
+    nodes: Any,
+    node: Any,
+    to: Any,
+    upper_to: Any,
+    lenient: Any,
+    values: Any,
+    doubles: Any,
+    valid: Any,
+) -> Any:
+    """Read a number, and store it if its node takes one; return where it ends, and an error."""
+    is_negative = position < end and source[position] == _MINUS
+    start = position + np.uint64(is_negative)
+    at, number, digits = _read_digits(source, start, end, _0, np.int64(0))
+    is_formed = at == start + _1 or (at > start and source[start] != _DIGIT_0)
+    exponent = np.int64(0)
+    if at < end and source[at] == _DOT:
+        start = at + _1
+        at, number, digits = _read_digits(source, start, end, number, digits)
+        is_formed, exponent = is_formed and at > start, -np.int64(at - start)
+    if at < end and (source[at] | _LOWER) == _E:
+        sign = source[at + _1] if at + _1 < end else _E
+        start = at + (_2 if sign == _MINUS or sign == _PLUS else _1)
+        at, size, size_digits = _read_digits(source, start, end, _0, np.int64(0))
+        power = np.int64(_EXPONENT_MAX) if size_digits > 15 else np.int64(size)
+        is_formed = is_formed and at > start
+        exponent = exponent - power if sign == _MINUS else exponent + power
+    if not is_formed:
+        return at, BAD_NUMBER
+    kind = nodes[node, KIND]
+    if kind < WHOLE:
+        return at, 0
+    shift = nodes[node, THIRD] + (exponent if digits > 0 else 0)
+    keep, limit = digits + shift, np.uint64(nodes[node, FIRST])
+    if keep > nodes[node, SECOND]:
+        return at, OUT_OF_RANGE
+    if kind == FLOAT or kind == DOUBLE:
+        most, places = (_EXACT_DOUBLE, 22) if kind == DOUBLE else (_EXACT_FLOAT, 10)
+        if digits <= _DIGITS_MAX and number <= most and abs(shift) <= places:
+            # One operation, whose result is the nearest float even where it is a double before.
+            power_of_ten = _FLOAT_POWERS[np.uint64(abs(shift))]
+            exact = np.float64(number)
+            exact = exact / power_of_ten if shift < 0 else exact * power_of_ten
+            doubles[to] = -exact if is_negative else exact
+        elif (
+            keep == nodes[node, SECOND]
+            and _first_digits(source, position, at, _DIGITS_MAX)[0] >= limit
+        ):
+            return at, OUT_OF_RANGE
+        else:
+            values[to], valid[to] = _span(position, at, False), kind
+        return at, 0
+    lower, upper, is_cut = number, _0, False
+    if shift >= 0 and keep <= _DIGITS_MAX:
+        lower = number * _POWERS[np.uint64(shift)]
+    else:
+        lower, upper, is_cut = _first_digits(source, position, at, keep)
+    if kind == WHOLE and lower > limit + np.uint64(is_negative):
+        return at, OUT_OF_RANGE
+    if is_cut and lenient & DIGITS == 0:
+        return at, FRACTION
+    if is_negative:
+        lower, upper = ~lower + _1, ~upper + np.uint64(lower == _0)
+    values[to] = np.int64(lower)
+    if kind == DECIMAL:
+        values[upper_to] = np.int64(upper)
+    return at, 0
 
 
-def _two(source: Any, position: Any) -> Any:
-    """Return the number of two digits, or _NO_NUMBER."""
-    first, second = np.uint64(source[position]) - _ZERO, np.uint64(source[position + _1]) - _ZERO
-    if first > _9 or second > _9:
-        return np.int64(_NO_NUMBER)
-    return np.int64(first * _10 + second)
+# Dates and times.
 
 
-def _read_date(source: Any, position: Any, stop: Any) -> Any:
-    """Return the days since 1970 of year-month-day, and an error."""
-    if stop - position != _10:
-        return np.int64(0), BAD_FORM
-    year = _two(source, position) * 100 + _two(source, position + _2)
-    month, day = _two(source, position + _5), _two(source, position + _8)
+def _read_pattern(source: Any, position: Any, stop: Any, pattern: Any) -> Any:
+    """Read what is as in _PATTERNS from a place on; return where that ends, and its digits."""
+    number, is_right = np.int64(0), True
+    while is_right and position < stop:
+        byte, wanted = source[position], _PATTERNS[pattern]
+        is_right = byte == wanted or (wanted == _T and ((byte | _LOWER) == _T or byte == _SPACE))
+        if wanted == _DIGIT_0 and np.uint64(byte) - _ZERO <= _9:
+            number, is_right = number * 10 + np.int64(byte - _DIGIT_0), True
+        position, pattern = position + np.uint64(is_right), pattern + _1
+    return position, number
+
+
+def _read_zone(source: Any, position: Any, stop: Any) -> Any:
+    """Return the minutes of a zone's offset, _NO_ZONE for what is no zone."""
+    size, sign = stop - position, source[position]
+    if size == _1 and (sign | _LOWER) == _Z:
+        return np.int64(0)
+    at, number = _read_pattern(source, position + _1, stop, _ZONE if size == _6 else _SHORT_ZONE)
+    number = number * 100 if size == _3 else number
+    minutes = number // 100 * 60 + number % 100
+    is_formed = at == stop and (size == _3 or size == _5 or size == _6)
+    is_signed = sign == _PLUS or sign == _MINUS
+    if not is_formed or not is_signed or number % 100 > 59 or minutes > _ZONE_MAX:
+        return np.int64(_NO_ZONE)
+    return -minutes if sign == _MINUS else minutes
+
+
+def _read_time(source: Any, position: Any, stop: Any, kind: Any, lenient: Any) -> Any:
+    """Return the days since 1970 of a date, or the microseconds of a time, and an error."""
+    at, number = _read_pattern(source, position, stop, _TIME)
+    size, parts, places, offset = at - position, _0, _1, np.int64(0)
+    is_formed = (
+        size == np.uint64(10) if kind == DATE else size == np.uint64(16) or size == np.uint64(19)
+    )
+    if size == np.uint64(19) and at < stop and source[at] == _DOT:
+        start = at + _1
+        at, parts, _ = _read_digits(source, start, stop, _0, np.int64(0))
+        places = at - start
+    has_zone = kind != DATE and at < stop
+    if has_zone:
+        offset, at = _read_zone(source, at, stop), stop
+    number = number * (1 if size == np.uint64(19) else 100 if size == np.uint64(16) else 1_000_000)
+    year, month, day = number // 10**10, number // 10**8 % 100, number // 10**6 % 100
+    hour, minute, second = number // 10_000 % 100, number // 100 % 100, number % 100
     days = 30 + ((month + (month >> 3)) & 1)
     if month == 2:
         days = 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-    is_formed = source[position + _4] == _MINUS and source[position + _7] == _MINUS
-    if not is_formed or year < 1 or year > 9999 or month < 1 or month > 12 or day < 1 or day > days:
+    is_date = year > 0 and month > 0 and month < 13 and day > 0 and day <= days
+    is_time = hour < 24 and minute < 60 and second < 60 and places > _0 and places <= _9
+    if not is_formed or not is_date or not is_time or at != stop or offset == _NO_ZONE:
         return np.int64(0), BAD_FORM
     if month < 3:  # years that begin in March end with the day that only some have
         year, month = year - 1, month + 12
     days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * month - 457) // 5
-    return days + day - 719_469, 0
-
-
-def _read_zone(source: Any, position: Any, stop: Any) -> Any:
-    """Return the seconds of a zone's offset, _NO_NUMBER for what is no zone."""
-    size, sign = stop - position, source[position]
-    if size == _1:
-        return np.int64(0 if (sign | _LOWER) == _Z else _NO_NUMBER)
-    is_formed = size == _3 or size == _5 or (size == _6 and source[position + _3] == _COLON)
-    if not is_formed or (sign != _PLUS and sign != _MINUS):
-        return np.int64(_NO_NUMBER)
-    minutes = np.int64(0) if size == _3 else _two(source, stop - _2)
-    offset = _two(source, position + _1) * 3_600 + minutes * 60
-    if minutes > 59 or offset > _ZONE_MAX_S:
-        return np.int64(_NO_NUMBER)
-    return -offset if sign == _MINUS else offset
-
-
-def _read_time(source: Any, position: Any, stop: Any, is_instant: Any, lenient: Any) -> Any:
-    """Return the microseconds since 1970 of a date and time, and an error."""
-    if stop - position < _16:
-        return np.int64(0), BAD_FORM
-    days, error = _read_date(source, position, position + _10)
-    between, colon = source[position + _10], source[position + np.uint64(13)]
-    hour, minute = _two(source, position + np.uint64(11)), _two(source, position + np.uint64(14))
-    at, second, parts, size, offset = position + _16, np.int64(0), _0, _1, np.int64(0)
-    if at < stop and source[at] == _COLON:
-        second = _two(source, at + _1) if stop - at >= _3 else np.int64(_NO_NUMBER)
-        at = at + _3
-        if at < stop and source[at] == _DOT:
-            start = at + _1
-            at, parts, _ = _read_digits(source, start, stop, _0, np.int64(0))
-            size = at - start
-    has_zone = at < stop
-    if has_zone:
-        offset = _read_zone(source, at, stop)
-    is_formed = colon == _COLON and ((between | _LOWER) == _T or between == _SPACE)
-    is_right = hour < 24 and minute < 60 and second < 60 and offset != _NO_NUMBER
-    if error != 0 or not is_formed or not is_right or size == _0 or size > _9:
-        return days, BAD_FORM
-    parts = parts * _POWERS[_9 - size]
-    if is_instant != has_zone and lenient & ZONE == 0:
-        error = NO_ZONE if is_instant else HAS_ZONE
-    elif parts % _NANOS != _0 and lenient & DIGITS == 0:
-        error = FRACTION
-    seconds = days * _DAY_S + hour * 3_600 + minute * 60 + second - (offset if is_instant else 0)
+    days = days + day - 719_469
+    if kind == DATE:
+        return days, 0
+    parts = parts * _POWERS[_9 - places]
+    seconds = days * _DAY_S + hour * 3_600 + minute * 60 + second
+    seconds = seconds - offset * 60 if kind == INSTANT else seconds
     micros = seconds * 1_000_000 + np.int64(parts // _NANOS)
-    is_in_range = micros >= _LEAST_TIME and micros <= _LAST_TIME
-    return micros, error if is_in_range else OUT_OF_RANGE
+    if micros < _LEAST_TIME or micros > _LAST_TIME:
+        return micros, OUT_OF_RANGE
+    if (kind == INSTANT) != has_zone and lenient & ZONE == 0:
+        return micros, HAS_ZONE if has_zone else NO_ZONE
+    return micros, FRACTION if parts % _NANOS != _0 and lenient & DIGITS == 0 else 0
 
 
-def _read_special(source: Any, position: Any, stop: Any) -> Any:
-    """Return the float that a string names which JSON has no number for, 0 for any other string."""
-    if _is_word(source, position, stop, _NAN, _3):
-        return np.nan
-    if _is_word(source, position, stop, _MINUS_INFINITY, _9):
-        return -np.inf
-    return np.inf if _is_word(source, position, stop, _MINUS_INFINITY + _1, _8) else 0.0
+# Values.
 
 
-def _store_float(kind: Any, number: Any, to: Any, singles: Any, doubles: Any) -> None:
-    """Store a float or a double."""
-    if kind == DOUBLE:
-        doubles[to] = number
+def _read_scalar(
+    data: Any,
+    position: Any,
+    end: Any,
+    form: Any,
+    nodes: Any,
+    node: Any,
+    to: Any,
+    upper_to: Any,
+    lenient: Any,
+    seed: Any,
+    values: Any,
+    doubles: Any,
+    valid: Any,
+    counts: Any,
+    text: Any,
+    scratch: Any,
+    keys: Any,
+    oldest: Any,
+) -> Any:
+    """Read and store what is no object or array; return its end, or an error and its place."""
+    at, kind, byte, error = position, nodes[node, KIND], data[position], 0
+    if form == _STRING:
+        position, begin, stop, is_escaped, error = _read_string(data, at + _1, end, scratch, counts)
+        if error != 0:
+            return position, error
+        source = text if is_escaped else data
+        if kind == TEXT:
+            values[to] = _span(begin, stop, is_escaped)
+        elif kind >= DATE:
+            values[to], error = _read_time(source, begin, stop, kind, lenient)
+        elif kind == BINARY:
+            taken = begin if is_escaped else np.uint64(counts[SCRATCH])
+            stop, error = _read_base64(source, begin, stop, scratch, taken)
+            values[to], counts[SCRATCH] = _span(taken, stop, True), np.int64(stop)
+        elif kind == DECIMAL:
+            after, error = _read_number(
+                source, begin, stop, nodes, node, to, upper_to, lenient, values, doubles, valid
+            )
+            error = BAD_FORM if after != stop or error == BAD_NUMBER else error
+        elif kind != PASS:
+            found = _find(keys, np.int64(-1), source, begin, stop - begin, data, text, oldest, seed)
+            if keys[found, _WHOSE] == -1:
+                values[to] = nodes[np.uint64(keys[found, _FIELD]), FIRST]
+            else:
+                error = WRONG_TYPE
+        return position if error == 0 else at, error
+    if form == _NUMBER:
+        position, error = _read_number(
+            data, at, end, nodes, node, to, upper_to, lenient, values, doubles, valid
+        )
     else:
-        singles[to << _1] = np.float32(number)
+        word, size = _0 if byte == _T else _4 if byte == _F else _9, _5 if byte == _F else _4
+        if end - at < size or not _equals(data, at, text, word, size):
+            return at, NO_VALUE
+        position = at + size
+    if kind == TEXT and form != _NULL:
+        values[to] = _span(at, position, False)
+    elif kind == BOOLEAN:
+        values[to] = np.int64(byte == _T)
+    return position if error == 0 else at, error
 
 
-def _read_base64(source: Any, position: Any, stop: Any, scratch: Any, to: Any) -> Any:
-    """Write what base64 says; return where that ends, and an error. It may be written over its own base64."""
-    if (stop - position) % _4 != _0:
-        return to, BAD_FORM
-    while position < stop:
-        size = _3
-        if stop - position == _4 and source[position + _3] == _EQUALS:
-            size = _1 if source[position + _2] == _EQUALS else _2
-        number = _0
-        for k in range(_4):
-            six = np.uint64(_BASE64[source[position + k]]) if k <= size else _0
-            if six > np.uint64(63):
-                return to, BAD_FORM
-            number = number << _6 | six
-        for k in range(size):
-            scratch[to + k] = np.uint8(number >> (_16 - _8 * k) & np.uint64(255))
-        position, to = position + _4, to + size
-    return to, 0
+def _read_name(
+    data: Any,
+    position: Any,
+    end: Any,
+    frame: Any,
+    nodes: Any,
+    node: Any,
+    index: Any,
+    seed: Any,
+    bases: Any,
+    values: Any,
+    valid: Any,
+    counts: Any,
+    text: Any,
+    scratch: Any,
+    seen: Any,
+    keys: Any,
+    stack: Any,
+    oldest: Any,
+) -> Any:
+    """Read a name and the colon; return where its value begins, or an error is; its node; the error."""
+    at, kind, instance, error = position, nodes[node, KIND], stack[frame, _INSTANCE], 0
+    begin, field = at + _1, np.uint64(stack[frame, _MARK]) if kind == STRUCT else _0
+    size = np.uint64(nodes[field, PLAIN_SIZE])
+    if (
+        end - begin > size
+        and data[begin + size] == _QUOTE
+        and _equals(data, begin, text, np.uint64(nodes[field, NAME]), size)
+    ):
+        position = begin + size + _1
+    else:
+        position, begin, stop, is_escaped, error = _read_string(data, begin, end, scratch, counts)
+        if error != 0:
+            return position, node, error
+        field = node + _2 if kind == MAP else _0
+        if kind == STRUCT or kind == MAP:
+            source, whose = (
+                text if is_escaped else data,
+                ~np.int64(node) if kind == STRUCT else instance,
+            )
+            found = _find(keys, whose, source, begin, stop - begin, data, text, oldest, seed)
+            if keys[found, _WHOSE] == whose:
+                if kind == MAP:
+                    return at, node, DUPLICATE
+                field = np.uint64(keys[found, _FIELD])
+            elif kind == MAP:
+                span, to = (
+                    _span(begin, stop, is_escaped),
+                    bases[np.uint64(nodes[node + _1, SLOT])] + index,
+                )
+                keys[found, _WHOSE], keys[found, _SPAN] = instance, span
+                values[to], valid[to] = span, 1
+    if kind == STRUCT and field != _0:
+        if seen[field] == instance:
+            return at, field, DUPLICATE
+        seen[field], stack[frame, _MARK] = instance, nodes[field, NEXT]
+    position, byte = _next_byte(data, position, end)
+    return (position + _1, field, 0) if byte == _COLON else (position, node, NO_COLON)
+
+
+def _decode_row(
+    data: Any,
+    position: Any,
+    end: Any,
+    row: Any,
+    nodes: Any,
+    lenient: Any,
+    seed: Any,
+    bases: Any,
+    values: Any,
+    doubles: Any,
+    valid: Any,
+    capacity: Any,
+    counts: Any,
+    text: Any,
+    scratch: Any,
+    seen: Any,
+    keys: Any,
+    stack: Any,
+    needed: Any,
+) -> Any:
+    """Decode a row; return an error, its place, its node, and how many objects and arrays are open."""
+    node, index, top, oldest = np.uint64(ROOT), row, _0, seen[_0]
+    budget = np.int64(end - position) * MEMORY_PER_BYTE + MEMORY_FREE
+    while True:
+        position, byte = _next_byte(data, position, end)
+        kind, form, is_opened = nodes[node, KIND], _FORMS[byte], False
+        slot = np.uint64(nodes[node, SLOT])
+        to = bases[slot] + index
+        if _TAKES[kind] & form == 0:
+            return WRONG_TYPE if form & _ANY else NO_VALUE, position, node, top
+        if kind != PASS and form != _NULL:
+            valid[to] = 1
+        if form == _OBJECT or form == _ARRAY:
+            if top == np.uint64(stack.shape[0]):
+                return TOO_DEEP, position, node, top
+            seen[_0] += 1
+            mark = np.int64(position)
+            if kind == STRUCT:
+                mark = nodes[node, FIRST]
+            elif kind != TEXT and kind != PASS:
+                mark = counts[np.uint64(nodes[node, FIRST])]
+            stack[top, _NODE], stack[top, _INDEX] = np.int64(node), np.int64(index)
+            stack[top, _CLOSER], stack[top, _INSTANCE] = np.int64(byte + _TO_CLOSER), seen[_0]
+            stack[top, _MARK], is_opened = mark, True
+            top, position = top + _1, position + _1
+        else:
+            upper_to = bases[slot + _1] + index if kind == DECIMAL else to
+            position, error = _read_scalar(
+                data,
+                position,
+                end,
+                form,
+                nodes,
+                node,
+                to,
+                upper_to,
+                lenient,
+                seed,
+                values,
+                doubles,
+                valid,
+                counts,
+                text,
+                scratch,
+                keys,
+                oldest,
+            )
+            if error != 0:
+                return error, position, node, top
+        # What follows: the end of what holds it, or the next item or field.
+        while top > _0:
+            frame = top - _1
+            node, index = np.uint64(stack[frame, _NODE]), np.uint64(stack[frame, _INDEX])
+            kind = nodes[node, KIND]
+            position, byte = _next_byte(data, position, end)
+            if byte != stack[frame, _CLOSER]:
+                break
+            position, top, is_opened = position + _1, frame, False
+            to = bases[np.uint64(nodes[node, SLOT])] + index
+            if kind == LIST or kind == MAP:
+                values[to] = counts[np.uint64(nodes[node, FIRST])] - stack[frame, _MARK]
+            elif kind == TEXT:
+                values[to] = _span(np.uint64(stack[frame, _MARK]), position, False)
+        if top == _0:
+            position, byte = _next_byte(data, position, end)
+            return 0 if position == end else TRAILING_BYTES, position, node, top
+        frame = top - _1
+        if not is_opened:
+            if byte != _COMMA:
+                return NO_COMMA, position, node, top
+            position, byte = _next_byte(data, position + _1, end)
+        if kind == LIST or kind == MAP:
+            level = np.uint64(nodes[node, FIRST])
+            budget = budget - nodes[node, SECOND]
+            if budget < 0:
+                return TOO_MUCH_MEMORY, position, node, top
+            if counts[level] == capacity[level]:
+                needed[_0], needed[_1] = np.int64(level), counts[level] + 1
+                return NO_ROOM, position, node, top
+            index = np.uint64(counts[level])
+            counts[level] += 1
+        if stack[frame, _CLOSER] == _BRACKET + _TO_CLOSER:
+            node = node + _1 if kind == LIST else _0
+            continue
+        if byte != _QUOTE:
+            return NO_NAME, position, node, top
+        position, field, error = _read_name(
+            data,
+            position,
+            end,
+            frame,
+            nodes,
+            node,
+            index,
+            seed,
+            bases,
+            values,
+            valid,
+            counts,
+            text,
+            scratch,
+            seen,
+            keys,
+            stack,
+            oldest,
+        )
+        node = field
+        if error != 0:
+            return error, position, node, top
 
 
 # Kernels.
@@ -517,21 +727,17 @@ def decode_rows(
     begins: Any,
     ends: Any,
     nodes: Any,
-    names: Any,
-    hashes: Any,
     lenient: Any,
     seed: Any,
     bases: Any,
     slot_levels: Any,
     first_row: Any,
     values: Any,
-    singles: Any,
     doubles: Any,
     valid: Any,
     capacity: Any,
     counts: Any,
     saved: Any,
-    lows: Any,
     text: Any,
     scratch: Any,
     seen: Any,
@@ -542,282 +748,74 @@ def decode_rows(
 ) -> Any:
     """Decode rows into slots, from `first_row` on, until a level has no room.
 
-    inputs:  data uint8; begins, ends int64[n], where each row's bytes lie, and -1 in begins for a row that is left
-             alone; nodes int64[nodes, 11]; names uint8; hashes int64: for each struct open addressing, 0 for
-             nothing; lenient, a sum of what is not an error; seed uint64; bases uint64[slots], where each slot starts
-             in values; slot_levels int64[slots]; capacity int64[levels], places of each slot of a level; text uint8,
-             the same memory as scratch.
-    outputs: values int64, zero on entry, and the same memory as singles float32 and doubles float64;
-             valid uint8, zero on entry;
-             counts int64[levels], places taken by items, continued from call to call; saved and
-             lows int64[levels]; scratch uint8, as long as all rows; seen int64[nodes], zero on entry: in which object a field was last
-             seen, by a number that the first has the last of; keys int64[m, 2], zero on entry, m a power of two
-             above the number of names that a row has; stack int64[depth, 6]: for the kernel's own use;
+    inputs:  data uint8; begins, ends int64[n], where each row's bytes lie, and -1 in begins for a
+             row that is left alone; nodes int64[nodes, 10]; lenient, a sum of what is not an error;
+             seed uint64; bases uint64[slots], where each slot starts in values; slot_levels
+             int64[slots]; capacity int64[levels], places of each slot of a level; text uint8, the
+             same memory as scratch.
+    outputs: values int64, zero on entry, and the same memory as doubles float64; valid uint8, zero
+             on entry; counts int64[levels], places taken by items, continued from call to call;
+             saved int64[levels]; scratch uint8, WORDS and names, and room for as many bytes as all
+             rows have; seen int64[nodes], zero on entry: in which object a field was last seen, by
+             a number that the first has the last of; keys int64[m, 3], zero on entry, m a power of
+             two above the number of nodes and of names that a row has; stack int64[depth, 5]: for
+             the kernel's own use;
              errors int64[3, n]: error, 0 for none; where in the row; the node;
              needed int64[2], a level that has no room for the row, and the places it needs.
     Returns n, or the row that found no room. Nothing of that row is stored.
     """
-    rows_count, levels_count = np.uint64(begins.shape[0]), np.uint64(counts.shape[0])
-    depth = np.uint64(stack.shape[0])
-    for row in range(np.uint64(first_row), rows_count):
+    for each in range(np.uint64(nodes.shape[0])):
+        whose, begin = ~nodes[each, OWNER], np.uint64(nodes[each, NAME])
+        size = np.uint64(nodes[each, NAME_SIZE])
+        at = _find(keys, whose, text, begin, size, data, text, seen[_0], seed)
+        keys[at, _WHOSE], keys[at, _SPAN] = whose, _span(begin, begin + size, True)
+        keys[at, _FIELD] = np.int64(each)
+    for row in range(np.uint64(first_row), np.uint64(begins.shape[0])):
         if begins[row] < 0:
             continue
-        position, end = np.uint64(begins[row]), np.uint64(ends[row])
-        budget = np.int64(end - position) * MEMORY_PER_BYTE + MEMORY_FREE
-        for each in range(levels_count):
+        for each in range(np.uint64(counts.shape[0])):
             saved[each] = counts[each]
-        oldest = seen[_0]
-        node, index, top, error = _1, np.uint64(row), _0, 0
-        while True:
-            # A value.
-            position, byte = _next_byte(data, position, end)
-            at, kind = position, nodes[node, KIND]
-            to = bases[np.uint64(nodes[node, SLOT])] + index
-            begin, stop, has_escapes, is_opened, is_number = position, position, False, False, False
-            number, digits, exponent, is_negative = _0, np.int64(0), np.int64(0), False
-            if byte == _QUOTE:
-                begin = position + _1
-                stop, has_escapes, error = _scan_string(data, begin, end)
-                if error != 0:
-                    at = stop
-                    break
-                position = stop + _1
-                if has_escapes and kind != PASS:
-                    begin, stop = _unescape(data, begin, stop, scratch, counts)
-                source = text if has_escapes else data
-                if kind == TEXT:
-                    values[to] = _span(begin, stop, has_escapes)
-                elif kind == INSTANT or kind == LOCAL:
-                    values[to], error = _read_time(source, begin, stop, kind == INSTANT, lenient)
-                elif kind == DATE:
-                    values[to], error = _read_date(source, begin, stop)
-                elif kind == BINARY:
-                    taken = begin if has_escapes else np.uint64(counts[SCRATCH])
-                    stop, error = _read_base64(source, begin, stop, scratch, taken)
-                    values[to], counts[SCRATCH] = _span(taken, stop, True), np.int64(stop)
-                elif kind >= FLOAT and kind <= DOUBLE and _read_special(source, begin, stop) != 0.0:
-                    _store_float(kind, _read_special(source, begin, stop), to, singles, doubles)
-                elif kind == DECIMAL or (kind >= WHOLE and kind <= DOUBLE and lenient & STRINGS):
-                    after, number, digits, exponent, is_negative = _read_number(source, begin, stop)
-                    is_number, error = True, 0 if after == stop else BAD_FORM
-                elif kind == BOOLEAN and lenient & STRINGS:
-                    values[to] = np.int64(_is_word(source, begin, stop, _TRUE, _4))
-                    error = (
-                        0
-                        if values[to] == 1 or _is_word(source, begin, stop, _FALSE, _5)
-                        else BAD_FORM
-                    )
-                elif kind != PASS:
-                    error = WRONG_TYPE
-            elif byte == _BRACE or byte == _BRACKET:
-                is_array = byte == _BRACKET
-                if (
-                    kind > MAP
-                    or (kind == LIST and not is_array)
-                    or ((kind == STRUCT or kind == MAP) and is_array)
-                ):
-                    error = WRONG_TYPE
-                elif top == depth:
-                    error = TOO_DEEP
-                else:
-                    is_opened = True
-                    seen[_0] += 1
-                    stack[top, _NODE], stack[top, _INDEX] = np.int64(node), np.int64(index)
-                    stack[top, _CLOSER], stack[top, _START] = (
-                        np.int64(byte + _TO_CLOSER),
-                        np.int64(position),
-                    )
-                    stack[top, _INSTANCE], stack[top, _EXPECTED] = seen[_0], 0
-                    if kind == STRUCT and np.uint64(nodes[node, END]) > node + _1:
-                        stack[top, _EXPECTED] = np.int64(node + _1)
-                    elif kind == LIST or kind == MAP:
-                        stack[top, _START] = counts[np.uint64(nodes[node, FIRST])]
-                    top, position = top + _1, position + _1
-            else:
-                is_digit = byte == _MINUS or (byte >= _DIGIT_0 and byte <= _DIGIT_9)
-                if is_digit:
-                    stop, number, digits, exponent, is_negative = _read_number(data, begin, end)
-                    is_number, error = (
-                        kind >= WHOLE and kind <= DOUBLE,
-                        0 if stop <= end else BAD_NUMBER,
-                    )
-                else:
-                    stop = min(end, begin + _WORD_SIZES[byte])
-                    is_word = stop > begin and _is_word(
-                        data, begin, stop, _WORD_OF[byte], _WORD_SIZES[byte]
-                    )
-                    error = 0 if is_word else NO_VALUE
-                position = stop
-                if kind == TEXT:
-                    values[to] = _span(begin, stop, False) if byte != _N else 0
-                elif kind == BOOLEAN and not is_digit:
-                    values[to] = np.int64(byte == _T)
-                elif error == 0 and kind != PASS and byte != _N and not is_number:
-                    error = WRONG_TYPE
-            if error != 0:
-                break
-            if kind != PASS and byte != _N:
-                valid[to] = 1
-            source = text if has_escapes else data
-            if is_number and kind >= FLOAT:
-                power, most = nodes[node, THIRD], _EXACT_DOUBLE if kind == DOUBLE else _EXACT_FLOAT
-                if (
-                    digits <= _DIGITS_MAX
-                    and number <= most
-                    and exponent <= power
-                    and -exponent <= power
-                ):
-                    # One operation, whose result is the nearest float even where it is a double before.
-                    exact = np.float64(number)
-                    if exponent < 0:
-                        exact = exact / _FLOAT_POWERS[np.uint64(-exponent)]
-                    else:
-                        exact = exact * _FLOAT_POWERS[np.uint64(exponent)]
-                    _store_float(kind, -exact if is_negative else exact, to, singles, doubles)
-                else:
-                    limit, places = np.uint64(nodes[node, FIRST]), nodes[node, SECOND]
-                    if digits + exponent > places or (
-                        digits + exponent == places
-                        and not _is_below(source, begin, stop, names, limit, np.uint64(places))
-                    ):
-                        error = OUT_OF_RANGE
-                        break
-                    if counts[NOTED] == capacity[NOTED]:
-                        needed[_0], needed[_1], error = NOTED, counts[NOTED] + 1, NO_ROOM
-                        break
-                    place = np.uint64(counts[NOTED])
-                    values[bases[NOTED_PLACES] + place] = nodes[node, SLOT] << 32 | np.int64(index)
-                    values[bases[NOTED_SPANS] + place] = _span(begin, stop, has_escapes)
-                    valid[to], valid[bases[NOTED_SPANS] + place] = NOTED_NUMBER, 1
-                    counts[NOTED] += 1
-            elif is_number:
-                shift = exponent + nodes[node, THIRD]
-                keep, lower, upper, is_cut = digits + shift, number, _0, False
-                if keep > nodes[node, SECOND]:
-                    error = OUT_OF_RANGE
-                elif shift > 0 and keep <= _DIGITS_MAX:
-                    lower = number * _POWERS[np.uint64(shift)]
-                elif shift != 0 or digits > _DIGITS_MAX:
-                    lower, upper, is_cut = _first_digits(source, begin, stop, keep)
-                if kind == WHOLE and lower > np.uint64(nodes[node, FIRST]) + np.uint64(is_negative):
-                    error = OUT_OF_RANGE
-                elif is_cut and lenient & DIGITS == 0:
-                    error = FRACTION
-                if error != 0:
-                    break
-                if is_negative:
-                    lower, upper = ~lower + _1, ~upper + np.uint64(lower == _0)
-                values[to] = np.int64(lower)
-                if kind == DECIMAL:
-                    values[bases[np.uint64(nodes[node, SLOT]) + _1] + index] = np.int64(upper)
-            # What follows: the next item or field, or the end of what holds it.
-            while top > _0:
-                frame = top - _1
-                node, index = np.uint64(stack[frame, _NODE]), np.uint64(stack[frame, _INDEX])
-                position, byte = _next_byte(data, position, end)
-                at, kind, closer = position, nodes[node, KIND], np.uint8(stack[frame, _CLOSER])
-                if byte == closer:
-                    position, top, is_opened = position + _1, frame, False
-                    to = bases[np.uint64(nodes[node, SLOT])] + index
-                    if kind == LIST or kind == MAP:
-                        values[to] = counts[np.uint64(nodes[node, FIRST])] - stack[frame, _START]
-                    elif kind == TEXT:
-                        values[to] = _span(np.uint64(stack[frame, _START]), position, False)
-                    continue
-                if not is_opened:
-                    if byte != _COMMA:
-                        error = NO_COMMA
-                        break
-                    position, byte = _next_byte(data, position + _1, end)
-                    at = position
-                if kind == LIST or kind == MAP:
-                    level = np.uint64(nodes[node, FIRST])
-                    budget = budget - nodes[node, SECOND]
-                    if budget < 0:
-                        error = TOO_MUCH_MEMORY
-                        break
-                    if counts[level] == capacity[level]:
-                        needed[_0], needed[_1], error = np.int64(level), counts[level] + 1, NO_ROOM
-                        break
-                    index = np.uint64(counts[level])
-                    counts[level] += 1
-                if closer == _BRACKET + _TO_CLOSER:
-                    node = node + _1 if kind == LIST else _0
-                    break
-                if byte != _QUOTE:
-                    error = NO_NAME
-                    break
-                begin, field = position + _1, np.uint64(stack[frame, _EXPECTED])
-                size = np.uint64(nodes[field, PLAIN_SIZE])
-                if (
-                    end - begin > size
-                    and data[begin + size] == _QUOTE
-                    and _equals(data, begin, names, np.uint64(nodes[field, NAME]), size)
-                ):
-                    position = begin + size + _1
-                else:
-                    stop, has_escapes, error = _scan_string(data, begin, end)
-                    if error != 0:
-                        at = stop
-                        break
-                    position, field = stop + _1, _0
-                    if has_escapes:
-                        begin, stop = _unescape(data, begin, stop, scratch, counts)
-                    source, size = text if has_escapes else data, stop - begin
-                    if kind == STRUCT:
-                        field = _find_field(source, begin, size, nodes, names, hashes, node, seed)
-                    elif kind == MAP:
-                        field, first = node + _2, bases[np.uint64(nodes[node + _1, SLOT])]
-                        if lenient & DUPLICATES == 0 and not _is_new(
-                            source, begin, size, data, text, values[first:], index, keys, stack[frame, _INSTANCE],
-                            oldest, seed,
-                        ):  # fmt: skip
-                            error = DUPLICATE
-                            break
-                        values[first + index], valid[first + index] = (
-                            _span(begin, stop, has_escapes),
-                            1,
-                        )
-                if kind == STRUCT and field != _0:
-                    if seen[field] == stack[frame, _INSTANCE]:
-                        if lenient & DUPLICATES == 0:
-                            error, node = DUPLICATE, field
-                            break
-                        _forget_value(nodes, field, index, values, valid, bases, counts, lows)
-                    seen[field], stack[frame, _EXPECTED] = (
-                        stack[frame, _INSTANCE],
-                        nodes[field, NEXT],
-                    )
-                position, byte = _next_byte(data, position, end)
-                if byte != _COLON:
-                    error, at = NO_COLON, position
-                    break
-                node, position = field, position + _1
-                break
-            if error != 0 or top == _0:
-                break
+        end = np.uint64(ends[row])
+        error, at, node, top = _decode_row(
+            data,
+            np.uint64(begins[row]),
+            end,
+            row,
+            nodes,
+            lenient,
+            seed,
+            bases,
+            values,
+            doubles,
+            valid,
+            capacity,
+            counts,
+            text,
+            scratch,
+            seen,
+            keys,
+            stack,
+            needed,
+        )
         if error == 0:
-            at, byte = _next_byte(data, position, end)
-            error = 0 if at == end else TRAILING_BYTES
-        elif error <= NO_COMMA and at == end:
+            continue
+        _forget_row(values, valid, bases, slot_levels, saved, counts, row)
+        if error == NO_ROOM:
+            return np.int64(row)
+        if error <= NO_COMMA and at == end:
             error = TRUNCATED if top > _0 else EMPTY
-        if error != 0:
-            _forget_row(values, valid, bases, slot_levels, saved, counts, row)
-            if error == NO_ROOM:
-                return np.int64(row)
-            while node == _0 and top > _0:
-                top = top - _1
-                node = np.uint64(stack[top, _NODE])
-            errors[_0, row] = error
-            errors[_1, row] = np.int64(at) - begins[row]
-            errors[_2, row] = np.int64(node)
-    return np.int64(rows_count)
+        while node == _0 and top > _0:
+            top = top - _1
+            node = np.uint64(stack[top, _NODE])
+        errors[_0, row], errors[_1, row] = error, np.int64(at) - begins[row]
+        errors[_2, row] = np.int64(node)
+    return np.int64(begins.shape[0])
 
 
 HELPERS = (
-    "_next_byte", "_equals", "_is_word", "_span", "_read_hex", "_read_escape", "_is_utf8", "_scan_string", "_unescape", "_hash",
-    "_find_field", "_is_new", "_forget_value", "_read_digits", "_read_number", "_first_digits", "_is_below", "_two",
-    "_read_date", "_read_zone", "_read_time", "_read_special", "_store_float", "_read_base64", "_forget_row",
+    "_next_byte", "_equals", "_span", "_read_unicode", "_read_escape", "_is_utf8", "_read_string", "_find",
+    "_read_base64", "_read_digits", "_first_digits", "_read_number", "_read_pattern", "_read_zone", "_read_time",
+    "_read_scalar", "_read_name", "_decode_row", "_forget_row",
 )  # fmt: skip
 
 
@@ -825,12 +823,13 @@ def examples() -> dict[str, tuple[Any, ...]]:
     """Return each kernel's arguments, with empty input, in the one form in which it is ever called."""
     u8, i64, u64 = jit.array("u1"), jit.array("i8"), jit.array("u8")
     values, levels = jit.array("i8", out=True), jit.array("i8", 2, out=True)
-    grids = [jit.array("i8", shape, out=True) for shape in ((1, 2), (1, STACK_COLUMNS), (3, 0))]
+    bytes_out = jit.array("u1", out=True)
     return {
         "decode_rows": (
-            u8, i64, i64, jit.array("i8", (0, NODE_COLUMNS)), u8, i64, 0, np.uint64(1), u64, i64, 0,
-            values, values.view(np.float32), values.view(np.float64), jit.array("u1", out=True),
-            levels, levels, levels, levels, u8, jit.array("u1", out=True), levels, *grids, levels,
+            u8, i64, i64, jit.array("i8", (0, NODE_COLUMNS)), 0, np.uint64(1), u64, i64, 0, values,
+            values.view(np.float64), bytes_out, levels, levels, levels, u8, bytes_out, levels,
+            jit.array("i8", (1, KEY_COLUMNS), out=True), jit.array("i8", (1, STACK_COLUMNS), out=True),
+            jit.array("i8", (3, 0), out=True), levels,
         ),
     }  # fmt: skip
 

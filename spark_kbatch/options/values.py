@@ -41,7 +41,7 @@ Column: TypeAlias = Literal["key", "value", ""]
 COLUMNS: tuple[Column, ...] = ("key", "value")
 ANY_COLUMN: Column = ""  # of another origin: what is given for it has no prefix
 PERMISSIVE: Mode = "PERMISSIVE"
-LENIENT = ("duplicates", "zone", "digits", "strings")
+LENIENT = ("zone", "digits")
 _SCHEMA_ACCEPTS = "latest, id:7, version:3, file:order.avsc, or a schema as JSON"
 _DDL_ACCEPTS = f"{_SCHEMA_ACCEPTS}; for json also a DDL, such as `id bigint, tags array<string>`"
 _FRAMING_DEFAULT = "confluent for avro and json with a registry, else none"
@@ -231,7 +231,7 @@ class ValueOptions:
     mode: Mode = option("mode", kinds.one_of("FAILFAST", "PERMISSIVE"), "FAILFAST", "What becomes of a key or a value that cannot be decoded: an error that names its record, or null, with the reason in the column `value_error` or `key_error`.")
     include_schema_id: bool = option("includeSchemaId", kinds.BOOLEAN, False, "Whether to add the id of the schema that wrote each value, as the column `value_schema_id`, and `key_schema_id`. JSON has ids in Confluent's framing alone.")
     include_bytes: bool = option("includeBytes", kinds.BOOLEAN, False, "Whether to add the bytes that were decoded, as the column `value_bytes`, and `key_bytes`.")
-    lenient: tuple[str, ...] = option("json.lenient", kinds.OptionKind(_lenient, "names, separated by commas: `duplicates`, `zone`, `digits`, `strings`"), (), "What is no error in JSON: a [name twice, a time without a zone, digits that are lost, numbers in strings](values.md#json).", "none of them")
+    lenient: tuple[str, ...] = option("json.lenient", kinds.OptionKind(_lenient, "names, separated by commas: `zone`, `digits`"), (), "What is no error in JSON: a [time without a zone, digits that are lost](values.md#json).", "none of them")
     # fmt: on
     registry: RegistryOptions | None = None
 

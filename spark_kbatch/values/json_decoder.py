@@ -44,37 +44,27 @@ from spark_kbatch.values.layout import NOWHERE, ROWS, Column, ColumnLayout
 from spark_kbatch.values.slots import PLACE_BYTES, SlotArrays, decoded_in_pieces
 
 DEPTH_MAX = 500  # of objects and arrays, those that are passed over too
-LENIENT: Mapping[str, int] = {
-    "duplicates": kernels.DUPLICATES,
-    "zone": kernels.ZONE,
-    "digits": kernels.DIGITS,
-    "strings": kernels.STRINGS,
-}
+LENIENT: Mapping[str, int] = {"zone": kernels.ZONE, "digits": kernels.DIGITS}
 _NAME = b"json"  # in the metadata of a field that has another name in JSON
 _LONGEST = 2**62  # of a name that is never written as it is
 _MAP_ITEM_BYTES = 4  # the least that a name and a value take, but for the comma
-_WORD = 2**64 - 1
 
-# Each type's kind of column, kind of node, and the largest number.
-_SIMPLE: Mapping[pa.DataType, tuple[str, int, int]] = {
-    pa.bool_(): (columns.BOOLEAN, kernels.BOOLEAN, 0),
-    pa.int8(): (columns.NUMBER, kernels.WHOLE, 2**7 - 1),
-    pa.int16(): (columns.NUMBER, kernels.WHOLE, 2**15 - 1),
-    pa.int32(): (columns.NUMBER, kernels.WHOLE, 2**31 - 1),
-    pa.int64(): (columns.NUMBER, kernels.WHOLE, 2**63 - 1),
-    pa.string(): (columns.TEXT, kernels.TEXT, 0),
-    pa.binary(): (columns.BYTES, kernels.BINARY, 0),
-    pa.date32(): (columns.NUMBER, kernels.DATE, 0),
-    pa.timestamp("us", "UTC"): (columns.NUMBER, kernels.INSTANT, 0),
-    pa.timestamp("us"): (columns.NUMBER, kernels.LOCAL, 0),
+# Each type's kind of column, kind of node, and what that says of numbers; see `kernels/json`.
+_SIMPLE: Mapping[pa.DataType, tuple[str, int, int, int]] = {
+    pa.bool_(): (columns.BOOLEAN, kernels.BOOLEAN, 0, 0),
+    pa.int8(): (columns.NUMBER, kernels.WHOLE, 2**7 - 1, 19),
+    pa.int16(): (columns.NUMBER, kernels.WHOLE, 2**15 - 1, 19),
+    pa.int32(): (columns.NUMBER, kernels.WHOLE, 2**31 - 1, 19),
+    pa.int64(): (columns.NUMBER, kernels.WHOLE, 2**63 - 1, 19),
+    pa.float32(): (columns.DOUBLE, kernels.FLOAT, (2**128 - 2**103) // 10**20, 39),
+    pa.float64(): (columns.DOUBLE, kernels.DOUBLE, (2**1024 - 2**970) // 10**290, 309),
+    pa.string(): (columns.TEXT, kernels.TEXT, 0, 0),
+    pa.binary(): (columns.BYTES, kernels.BINARY, 0, 0),
+    pa.date32(): (columns.NUMBER, kernels.DATE, 0, 0),
+    pa.timestamp("us", "UTC"): (columns.NUMBER, kernels.INSTANT, 0, 0),
+    pa.timestamp("us"): (columns.NUMBER, kernels.LOCAL, 0, 0),
 }
-_WHOLE_DIGITS = 19  # of the largest number of 64 bits
-# The same of floats; the least number that is rounded to infinity, and the most powers of ten in one exact operation.
-_FLOATS: Mapping[pa.DataType, tuple[str, int, bytes, int]] = {
-    pa.float32(): (columns.FLOAT, kernels.FLOAT, b"%d" % (2**128 - 2**103), 10),
-    pa.float64(): (columns.DOUBLE, kernels.DOUBLE, b"%d" % (2**1024 - 2**970), 22),
-}
-_NOTED = Column("", pa.string(), columns.TEXT, kernels.NOTED, kernels.NOTED_SPANS)
+_FLOATS = {kernels.FLOAT: pa.float32(), kernels.DOUBLE: pa.float64()}
 
 _EXPECTED = {
     kernels.STRUCT: "an object",
@@ -134,17 +124,16 @@ class JsonDecoder:
         Args:
             kind: what values become; a field with the metadata `json` has that name in JSON.
             is_framed: each value is in Confluent's framing.
-            lenient: what is not an error, of LENIENT: `duplicates`, the last of two equal names wins, and a map has
-                both; `zone`, a time without one is UTC, and one with a zone loses it where the type has none;
-                `digits`, those that do not fit are cut off; `strings`, numbers and booleans may be in strings.
+            lenient: what is not an error, of LENIENT: `zone`, a time without one is UTC, and one with a zone loses
+                it where the type has none; `digits`, those that do not fit are cut off.
 
         Raises:
             SchemaError: a type has no form in JSON; names the path.
         """
         self._is_framed = is_framed
         self._lenient = sum(LENIENT[one] for one in {*lenient})
-        self._nodes = _Nodes()
-        self._layout = self._nodes.layout(kind)
+        self._nodes = _Nodes(kind)
+        self._layout = self._nodes.layout
 
     @property
     def type(self) -> pa.DataType:
@@ -180,7 +169,7 @@ class JsonDecoder:
             )
         slots = SlotArrays(self._layout, len(rows.valid), memory_max)
         found, scratch = self._fill(slots, rows, np.where(can_be_read, begins, -1))
-        _store_noted(slots, rows.data, scratch, self._nodes.single_slots())
+        _store_noted(slots, rows.data, scratch)
         errors += self._errors(found, rows, ids)
         return DecodedValues(
             slots.array(self._layout.root, rows.data, scratch), ids, tuple(sorted(errors))
@@ -188,19 +177,23 @@ class JsonDecoder:
 
     def _fill(self, slots: SlotArrays, rows: ByteStrings, begins: Array) -> tuple[Array, Array]:
         """Have the kernel decode all rows; return what is wrong with them, and text without its escapes."""
-        nodes, sizes = self._nodes, np.diff(rows.bounds)
-        scratch = np.empty(int(sizes.sum()), np.uint8)
-        text = frozen(scratch[:])
-        longest = int(sizes.max(initial=0)) if nodes.has_maps else 0
-        keys = np.zeros((2 << (longest // _MAP_ITEM_BYTES).bit_length(), 2), np.int64)
-        seen, lows = np.zeros(len(nodes.paths), np.int64), np.zeros_like(slots.counts)
-        stack = np.zeros((DEPTH_MAX, kernels.STACK_COLUMNS), np.int64)
+        nodes, sizes, taken = self._nodes, np.diff(rows.bounds), len(self._nodes.names)
+        scratch = np.empty(taken + int(sizes.sum()), np.uint8)
+        scratch[:taken], slots.counts[kernels.SCRATCH] = np.frombuffer(nodes.names, np.uint8), taken
+        text, count = frozen(scratch[:]), len(nodes.paths)
+        names_max = int(sizes.max(initial=0)) // _MAP_ITEM_BYTES
+        keys = np.zeros((2 << (count + names_max).bit_length(), kernels.KEY_COLUMNS), np.int64)
+        seen, stack = (
+            np.zeros(count, np.int64),
+            np.zeros((DEPTH_MAX, kernels.STACK_COLUMNS), np.int64),
+        )
 
         def decode(row: int, room: Array, found: Array, needed: Array) -> Any:
+            values, _, doubles, valid = slots.outputs()
             return kernels.decode_rows(
-                rows.data, frozen(begins), frozen(rows.bounds[1:]), *nodes.tables, self._lenient,
-                nodes.seed, *slots.places(), row, *slots.outputs(), room, slots.counts, slots.saved,
-                lows, text, scratch, seen, keys, stack, found, needed,
+                rows.data, frozen(begins), frozen(rows.bounds[1:]), nodes.table, self._lenient,
+                nodes.seed, *slots.places(), row, values, doubles, valid, room, slots.counts,
+                slots.saved, text, scratch, seen, keys, stack, found, needed,
             )  # fmt: skip
 
         return slots.fill(decode), text
@@ -221,27 +214,19 @@ class JsonDecoder:
 class _Nodes:
     """The table that the kernel follows, made of a type; see `kernels/json`."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: pa.DataType) -> None:
         # Odd, and known to nobody outside: rows with names that collide would take long.
         self.seed = np.uint64(secrets.randbits(64) | 1)
-        self.paths, self.has_maps = [""], False
-        self._rows = [[kernels.PASS, columns.NO_SLOT, NOWHERE, 1, 0, 0, 0, _LONGEST, 0, 0, 0]]
-        self._names, self._hashes = bytearray(), [0]
-        self._slot_levels, self._levels_count = [NOWHERE, kernels.NOTED, kernels.NOTED], 3
-
-    def layout(self, kind: pa.DataType) -> ColumnLayout:
-        """Return the columns of a type, and have the nodes for it."""
+        self.paths, self.names = [""] * kernels.ROOT, bytearray(kernels.WORDS)
+        self._rows = [[kernels.PASS, columns.NO_SLOT, -1, 0, 0, 0, _LONGEST, 0, 0, 0]]
+        for name, number in kernels.NUMBER_NAMES.items():
+            bits, at = int(np.float64(number).view(np.int64)), len(self.names)
+            self._rows.append([kernels.PASS, columns.NO_SLOT, 0, 0, at, len(name), 0, bits, 0, 0])
+            self.names += name
+        self._slot_levels, self._levels_count = [NOWHERE], 2
         root = self._column("", kind, ROWS, "")
-        self.tables = (
-            frozen(np.array(self._rows, np.int64)),
-            frozen(np.frombuffer(bytes(self._names), np.uint8)),
-            frozen(np.array(self._hashes, np.int64)),
-        )
-        return ColumnLayout(root, tuple(self._slot_levels), self._levels_count)
-
-    def single_slots(self) -> list[int]:
-        """Return the slots of floats of 32 bits."""
-        return [row[1] for row in self._rows if row[0] == kernels.FLOAT]
+        self.table = frozen(np.array(self._rows, np.int64))
+        self.layout = ColumnLayout(root, tuple(self._slot_levels), self._levels_count)
 
     def mismatch(self, node: int, code: int, value: bytes) -> str:
         """Return what to say of a value, of which some bytes are given, that is not what its node takes."""
@@ -250,88 +235,49 @@ class _Nodes:
             return f"the string is not {expected}"
         return f"{_FOUND.get(value[:1], 'a number')} in place of {expected}"
 
-    def _column(self, name: str, kind: pa.DataType, level: int, path: str) -> Column:
-        node, slot = len(self._rows), self._slot(level)
-        row = [kernels.TEXT, slot, level, 0, 0, 0, 0, _LONGEST, 0, 0, 0]
+    def _column(
+        self, name: str, kind: Any, level: int, path: str, owner: int = -1, written: bytes = b""
+    ) -> Column:
+        """Return a column, and have nodes for it and all within it; a field is `written` so in JSON."""
+        node, slot = len(self._rows), len(self._slot_levels)
+        items_level, children = NOWHERE, list[Column]()
+        is_plain = min(written, default=0x20) >= 0x20 and not {*b'"\\'} & {*written}
+        plain_size = len(written) if is_plain else _LONGEST
+        row = [kernels.PASS, slot, owner, 0, len(self.names), len(written), plain_size, 0, 0, 0]
         self._rows.append(row)
         self.paths.append(path)
-        items_level, children = NOWHERE, list[Column]()
+        self.names += written
+        self._slot_levels += [level] * (2 if pa.types.is_decimal128(kind) else 1)
         if pa.types.is_struct(kind):
             form, row[0] = columns.STRUCT, kernels.STRUCT
-            children = [self._field(one, level, path) for one in kind]
+            link, place = row, int(kernels.FIRST)
+            for one in kind:
+                link[place], field = len(self._rows), len(self._rows)
+                its_name = (one.metadata or {}).get(_NAME, one.name.encode())
+                below = f"{path}.{its_name.decode()}"
+                children.append(self._column(one.name, one.type, level, below, node, its_name))
+                link, place = self._rows[field], int(kernels.NEXT)
             kind = pa.struct([(one.name, one.type) for one in children])
-            row[-3:] = self._hash_table(node)
         elif pa.types.is_list(kind) or pa.types.is_map(kind):
-            items_level, before = self._levels_count, len(self._slot_levels)
+            items_level = self._levels_count
             self._levels_count += 1
             if pa.types.is_list(kind):
                 form, row[0] = columns.LIST, kernels.LIST
                 children = [self._column("element", kind.value_type, items_level, f"{path}[]")]
                 kind = pa.list_(pa.field("element", children[0].type))
             else:
-                form, row[0], self.has_maps = columns.MAP, kernels.MAP, True
-                children = [
-                    self._column("key", pa.string(), items_level, path),
-                    self._column("value", kind.item_type, items_level, f"{path}{{}}"),
-                ]
-                kind = pa.map_(pa.string(), pa.field("value", children[1].type))
-            slots = self._slot_levels[before:].count(items_level)
-            row[-3:] = [items_level, slots * PLACE_BYTES, 0]
+                form, row[0] = columns.MAP, kernels.MAP
+                key = self._column("key", pa.string(), items_level, path)
+                value = self._column("value", kind.item_type, items_level, f"{path}{{}}")
+                children, kind = [key, value], pa.map_(pa.string(), pa.field("value", value.type))
+            row[-3:-1] = items_level, self._slot_levels.count(items_level) * PLACE_BYTES
         elif pa.types.is_decimal128(kind):
-            form, row[0] = columns.DECIMAL, kernels.DECIMAL
-            self._slot(level)
-            row[-3:] = [0, kind.precision, kind.scale]
-        elif kind in _FLOATS:
-            form, row[0], digits, power = _FLOATS[kind]
-            row[-3:] = [len(self._names), len(digits), power]
-            self._names += digits
+            form, row[0], row[-2:] = columns.DECIMAL, kernels.DECIMAL, [kind.precision, kind.scale]
         elif kind in _SIMPLE:
-            form, row[0], row[-3] = _SIMPLE[kind]
-            row[-2] = _WHOLE_DIGITS
+            form, row[0], *row[-3:-1] = _SIMPLE[kind]
         else:
             raise SchemaError(path, f"values of type {kind} have no form in JSON")
-        row[3] = len(self._rows)
         return Column(name, kind, form, level, slot, items_level, tuple(children))
-
-    def _field(self, field: Any, level: int, path: str) -> Column:
-        written = (field.metadata or {}).get(_NAME, field.name.encode())
-        node, at = len(self._rows), len(self._names)
-        self._names += written
-        column = self._column(field.name, field.type, level, f"{path}.{written.decode()}")
-        is_plain = min(written, default=0x20) >= 0x20 and not {*b'"\\'} & {*written}
-        size = len(written)
-        self._rows[node][4:8] = [len(self._rows), at, size, size if is_plain else _LONGEST]
-        return column
-
-    def _hash_table(self, struct: int) -> list[int]:
-        """Have the names of a struct's fields found, and the last field have none behind it."""
-        fields, node = [], struct + 1
-        while node < len(self._rows):
-            fields.append(node)
-            node = self._rows[node][4]
-        if fields:
-            self._rows[fields[-1]][4] = 0
-        start, mask = len(self._hashes), (2 << len(fields).bit_length()) - 1
-        self._hashes += [0] * (mask + 1)
-        for node in fields:
-            at, size = self._rows[node][5:7]
-            place = self._hash(self._names[at : at + size]) & mask
-            while self._hashes[start + place]:
-                place = (place + 1) & mask
-            self._hashes[start + place] = node
-        return [start, mask, 0]
-
-    def _hash(self, name: bytearray) -> int:
-        """Hash as the kernel does."""
-        number = len(name)
-        for byte in name:
-            number = (number ^ byte) * int(self.seed) & _WORD
-            number ^= number >> 32
-        return number
-
-    def _slot(self, level: int) -> int:
-        self._slot_levels.append(level)
-        return len(self._slot_levels) - 1
 
 
 def _start_of(rows: ByteStrings, row: int, position: int = 0) -> bytes:
@@ -340,21 +286,10 @@ def _start_of(rows: ByteStrings, row: int, position: int = 0) -> bytes:
     return rows.data[begin : min(int(rows.bounds[row + 1]), begin + 32)].tobytes()
 
 
-def _store_noted(slots: SlotArrays, data: Array, text: Array, single_slots: list[int]) -> None:
+def _store_noted(slots: SlotArrays, data: Array, text: Array) -> None:
     """Store the floats that the kernel has noted, each the nearest one."""
-    noted = slots.slot(kernels.NOTED_PLACES, kernels.NOTED)
-    if not len(noted):
-        return
-    texts = slots.array(_NOTED, data, text)
-    slot = noted >> 32
-    places = slots.bases[slot].astype(np.int64) + (noted & (2**32 - 1))
-    is_wanted = (
-        slots.valid[places] == kernels.NOTED_NUMBER
-    )  # or another value of the name came last
-    is_single = np.isin(slot, single_slots)
-    for kind, chosen, step, numbers in (
-        (pa.float32(), is_wanted & is_single, 2, slots.values.view(np.float32)),
-        (pa.float64(), is_wanted & ~is_single, 1, slots.values.view(np.float64)),
-    ):
-        nearest = texts.filter(pa.array(chosen)).cast(kind)
-        numbers[places[chosen] * step] = nearest.to_numpy(zero_copy_only=False)
+    for noted, kind in _FLOATS.items():
+        places = np.flatnonzero(slots.valid == noted)
+        spans, valid = slots.values[places], np.ones(len(places), np.uint8)
+        nearest = slots.strings(pa.string(), spans, valid, data, text).cast(kind)
+        slots.values.view(np.float64)[places] = nearest.to_numpy(zero_copy_only=False)

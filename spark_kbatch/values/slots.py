@@ -157,11 +157,6 @@ class SlotArrays:
             valid[new : new + size] = self.valid[old : old + size]
         self.bases, self._sizes, self.values, self.valid = bases, sizes, values, valid
 
-    def slot(self, number: int, level: int) -> Array:
-        """Return a view of the numbers of a slot."""
-        base = int(self.bases[number])
-        return self.values[base : base + int(self.counts[level])]
-
     def array(self, column: Column, data: Array, others: Array) -> pa.Array:
         """Return a column as an Arrow array, with all its children, once.
 
@@ -182,23 +177,25 @@ class SlotArrays:
             case columns.LIST | columns.MAP:
                 return _lists(column, values, valid, children)
             case columns.BYTES | columns.TEXT:
-                return self._strings(column, values, valid, data, others)
+                return self.strings(column.type, values, valid, data, others)
             case columns.DECIMAL:
-                halves = np.stack([values, self.slot(column.slot + 1, column.level)], axis=1)
+                upper = int(self.bases[column.slot + 1])
+                halves = np.stack([values, self.values[upper : upper + count]], axis=1)
                 return assembled(column.type, count, valid, [halves])
         return assembled(column.type, count, valid, [_numbers(column, values)])
 
-    def _strings(
-        self, column: Column, found: Array, valid: Array, data: Array, others: Array
+    def strings(
+        self, kind: pa.DataType, spans: Array, valid: Array, data: Array, others: Array
     ) -> pa.Array:
-        bounds = _bounds(found & _LENGTH_BITS)
+        """Return spans as an Arrow array of strings or bytes."""
+        bounds = _bounds(spans & _LENGTH_BITS)
         # One symbol or default of a schema may be as long as many values.
         self._memory_left -= int(bounds[-1])
         if self._memory_left < 0:
             raise _TooLargeError
         copied = np.empty(int(bounds[-1]), np.uint8)
-        kernels.copy_spans(data, others, frozen(found), frozen(bounds), copied)
-        return assembled(column.type, len(found), valid, [bounds, copied])
+        kernels.copy_spans(data, others, frozen(spans), frozen(bounds), copied)
+        return assembled(kind, len(spans), valid, [bounds, copied])
 
 
 def _lists(column: Column, lengths: Array, valid: Array, children: list[pa.Array]) -> pa.Array:
@@ -222,7 +219,8 @@ def _numbers(column: Column, values: Array) -> Array:
         return np.packbits(values != 0, bitorder="little")
     if column.kind == columns.FLOAT:
         return np.ascontiguousarray(values.view(np.float32)[::2])
-    return values.astype(f"i{column.type.bit_width // 8}")
+    form = "f" if column.kind == columns.DOUBLE else "i"
+    return values.view(f"{form}8").astype(f"{form}{column.type.bit_width // 8}")
 
 
 def _joined(chunks: list[pa.Array], kind: pa.DataType) -> pa.Array:

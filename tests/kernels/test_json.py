@@ -93,7 +93,7 @@ def by_seed(seed: int, count: int) -> list[bytes]:
     return [damaged(row, drawn) if drawn.random() < 0.5 else row for row in rows]
 
 
-@pytest.mark.parametrize("lenient", [(), ("duplicates", "zone", "digits", "strings")])
+@pytest.mark.parametrize("lenient", [(), ("zone", "digits")])
 def test_plain_python_decodes_what_compiled_code_does(
     monkeypatch: pytest.MonkeyPatch, lenient: tuple[str, ...]
 ) -> None:
@@ -110,7 +110,7 @@ def test_plain_python_decodes_what_compiled_code_does(
     assert 20 < len(compiled[1]) < 100
 
 
-@pytest.mark.parametrize("lenient", [(), ("duplicates", "zone", "digits", "strings")])
+@pytest.mark.parametrize("lenient", [(), ("zone", "digits")])
 def test_a_row_alone_is_the_row_among_others(lenient: tuple[str, ...]) -> None:
     rows = by_seed(2, 1500)
     decoder = JsonDecoder(KIND, lenient=lenient)

@@ -212,7 +212,7 @@ class JsonRules:
         for name, node in pairs:
             if name not in fields:
                 continue
-            if name in seen and "duplicates" not in self._lenient:
+            if name in seen:
                 self._paths.append(f"{path}.{name}")
             seen.add(name)
             found[name] = self._read(fields[name], node, f"{path}.{name}")
@@ -221,27 +221,24 @@ class JsonRules:
     def _map(self, kind: pa.DataType, pairs: Any, path: str) -> Any:
         found: list[tuple[str, Any]] = []
         for name, node in pairs:
-            if "duplicates" not in self._lenient and name in dict(found):
+            if name in dict(found):
                 self._paths.append(path)
             found.append((name, self._read(kind.item_type, node, f"{path}{{}}")))
         return found
 
     def _scalar(self, kind: pa.DataType, value: Any) -> Any:
         is_text = isinstance(value, str) and not isinstance(value, Number)
-        is_in_string = is_text and "strings" in self._lenient
         if pa.types.is_boolean(kind):
-            if is_in_string and value in ("true", "false"):
-                return value == "true"
             return _checked(value, isinstance(value, bool))
         if pa.types.is_integer(kind):
-            return self._whole(kind.bit_width, _number(value, is_in_string))
+            return self._whole(kind.bit_width, _number(value))
         if pa.types.is_floating(kind):
             if is_text and value in ("NaN", "Infinity", "-Infinity"):
                 return float(value)
-            number = _number(value, is_in_string)
+            number = _number(value)
             return _nearest_float(number) if kind.bit_width == 32 else _finite(float(number))
         if pa.types.is_decimal(kind):
-            return self._decimal(kind, _number(value, is_text))
+            return self._decimal(kind, _number(value, may_be_text=is_text))
         _checked(value, is_text)
         if pa.types.is_binary(kind):
             return base64.b64decode(_matched(_BASE64, value).group())
@@ -301,7 +298,7 @@ def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
     return found
 
 
-def _number(value: Any, may_be_text: bool) -> str:
+def _number(value: Any, *, may_be_text: bool = False) -> str:
     """Return the text of a number."""
     if isinstance(value, Number):
         return value
