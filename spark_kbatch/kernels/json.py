@@ -314,7 +314,7 @@ def _first_digits(source: Any, position: Any, end: Any, keep: Any) -> Any:
             upper = upper * np.uint64(10) + (high >> _32)
             lower = (high << _32) | (low & _LOW_32)
         else:
-            is_cut = is_cut or digit > _0
+            is_cut = is_cut or bool(digit > _0)
     return lower, upper, is_cut
 
 

@@ -42,10 +42,10 @@ from spark_kbatch.values.flat import Array, ByteStrings, frozen
 from spark_kbatch.values.framing import HEADER_SIZE, NO_SCHEMA_ID, described, schema_ids_of
 from spark_kbatch.values.layout import NOWHERE, ROWS, Column, ColumnLayout
 from spark_kbatch.values.slots import PLACE_BYTES, SlotArrays, decoded_in_pieces
+from spark_kbatch.values.types import JSON_NAME
 
 DEPTH_MAX = 500  # of objects and arrays, those that are passed over too
 LENIENT: Mapping[str, int] = {"zone": kernels.ZONE, "digits": kernels.DIGITS}
-_NAME = b"json"  # in the metadata of a field that has another name in JSON
 _LONGEST = 2**62  # of a name that is never written as it is
 _MAP_ITEM_BYTES = 4  # the least that a name and a value take, but for the comma
 
@@ -253,7 +253,7 @@ class _Nodes:
             link, place = row, int(kernels.FIRST)
             for one in kind:
                 link[place], field = len(self._rows), len(self._rows)
-                its_name = (one.metadata or {}).get(_NAME, one.name.encode())
+                its_name = (one.metadata or {}).get(JSON_NAME, one.name.encode())
                 below = f"{path}.{its_name.decode()}"
                 children.append(self._column(one.name, one.type, level, below, node, its_name))
                 link, place = self._rows[field], int(kernels.NEXT)

@@ -152,7 +152,11 @@ def test_a_value_whose_schema_a_header_names_is_read_all_the_same(cluster: Clust
         ("zone", b'{"at": "2024-01-31T10:00:00"}', {"at": datetime(2024, 1, 31, 10, tzinfo=UTC)}),
         ("digits", b'{"price": 1.999, "id": 5.5}', {"price": Decimal("1.99"), "id": 5}),
         (["digits"], b'{"id": 5.5}', {"id": 5}),
-        ("zone,digits", b'{"at": "2024-01-31T10:00:00.0000009"}', {"at": datetime(2024, 1, 31, 10, tzinfo=UTC)}),
+        (
+            "zone,digits",
+            b'{"at": "2024-01-31T10:00:00.0000009"}',
+            {"at": datetime(2024, 1, 31, 10, tzinfo=UTC)},
+        ),
     ],
 )
 def test_what_is_no_error_is_named(

@@ -66,7 +66,7 @@ def as_spark(text: str) -> DataType | None:
 
 @draws.naming_first()
 def test_a_ddl_is_what_it_is_for_spark(spark: SparkSession) -> None:
-    for seed in range(draws.FIRST, draws.FIRST + draws.many(300)):
+    for seed in draws.seeds(300):
         text, _ = Ddls(random.Random(seed)).whole()
         theirs = as_spark(text)
 
@@ -76,7 +76,7 @@ def test_a_ddl_is_what_it_is_for_spark(spark: SparkSession) -> None:
 
 @draws.naming_first()
 def test_what_we_write_is_the_same_for_spark(spark: SparkSession) -> None:
-    for seed in range(draws.FIRST, draws.FIRST + draws.many(100)):
+    for seed in draws.seeds(100):
         kind = parse_ddl(Ddls(random.Random(seed)).whole()[0])
         theirs = as_spark(ddl_of(kind))
 
@@ -87,7 +87,7 @@ def test_what_we_write_is_the_same_for_spark(spark: SparkSession) -> None:
 @draws.naming_first()
 def test_a_damaged_ddl_is_refused_where_spark_refuses_it(spark: SparkSession) -> None:
     refused, accepted = 0, 0
-    for seed in range(draws.FIRST, draws.FIRST + draws.many(300)):
+    for seed in draws.seeds(300):
         text = Ddls(random.Random(seed)).damaged()
         theirs = as_spark(text)
         try:

@@ -20,7 +20,7 @@ EXAMPLES = 500
 
 @draws.naming_first()
 def test_a_ddl_becomes_the_type_that_it_names() -> None:
-    for seed in range(draws.FIRST, draws.FIRST + draws.many(EXAMPLES)):
+    for seed in draws.seeds(EXAMPLES):
         text, kind = Ddls(random.Random(seed)).whole()
 
         found = parse_ddl(text)
@@ -32,7 +32,7 @@ def test_a_ddl_becomes_the_type_that_it_names() -> None:
 @draws.naming_first()
 def test_a_damaged_ddl_is_refused_or_is_another() -> None:
     refused = 0
-    for seed in range(draws.FIRST, draws.FIRST + draws.many(EXAMPLES)):
+    for seed in draws.seeds(EXAMPLES):
         text = Ddls(random.Random(seed)).damaged()
         try:
             found = parse_ddl(text)
