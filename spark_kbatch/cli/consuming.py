@@ -193,7 +193,6 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
     epilog=examples(
         r"kbatch consume broker:9092 readings --follow --format '%p:%o %k=%v\n'",
         "kbatch consume broker:9092 orders --value-format avro --registry http://localhost:8081 --json",
-        "kbatch consume broker:9092 clicks --value-format json --where \"value LIKE '%checkout%'\"",
     )
 )
 @path_argument

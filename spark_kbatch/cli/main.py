@@ -40,9 +40,7 @@ _COMMANDS = {
     "consume": ("consuming", "consume", "Print records of topics."),
     "offsets": ("groups", "offsets", "Find offsets of TOPIC by time, or of a consumer group."),
     "schemas": ("schemas", "schemas", "Show a topic's schemas in a registry, with their ids."),
-    "schemas infer": (
-        "schemas", "infer", "Print a DDL for JSON in TOPIC, from a sample of its records."
-    ),
+    "schemas infer": ("schemas", "infer", "Print a DDL for a sample of the JSON in TOPIC."),
     "delete-records": (
         "topics", "delete_records", "Delete the first records of partitions of TOPIC."
     ),

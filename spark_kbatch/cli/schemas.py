@@ -109,7 +109,7 @@ def infer(
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """Print a DDL for JSON in TOPIC, from a sample of its records.
+    """Print a DDL for a sample of the JSON in TOPIC.
 
     Look at it before you use it as value.schema. The lines after it, which are comments of a DDL, say how
     many records there were, and what leaves the types in doubt: what was always null, numbers that were
