@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tests.support.interleaved import bulk_rows
@@ -87,6 +88,32 @@ def with_all_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
     for name, column in columns.items():
         rows = rows.append_column(name, column)
     return rows
+
+
+class ReadyTable(DataSource, DataSourceReader):
+    """Format `table`: the rows of an Arrow file, `path`, in two tasks, which each have half of its batches."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "table"
+
+    def schema(self) -> StructType:
+        with pa.memory_map(self.options["path"]) as file:
+            found: StructType = from_arrow_schema(pa.ipc.open_file(file).schema)
+        return found
+
+    def reader(self, schema: StructType) -> ReadyTable:
+        del schema
+        return self
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(0), InputPartition(1)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with pa.memory_map(self.options["path"]) as file:
+            batches = pa.ipc.open_file(file)
+            for number in range(partition.value, batches.num_record_batches, 2):
+                yield batches.get_batch(number)
 
 
 class BareSource(DataSource):
