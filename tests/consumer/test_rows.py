@@ -112,15 +112,16 @@ def test_text_is_checked_and_the_error_names_its_record() -> None:
 
 
 def test_headers_that_cannot_be_read_any_more_leave_an_error_as_it_is() -> None:
-    data = pa.array([b"\xff", b"a", b"\xff"])
+    data = pa.array([b"1", b"\0\0\0\0\1" b"2", b"3"])
     records = pa.record_batch({"value": data, "offset": pa.array([7, 8, 9])})
+    framed = {"value_format": "json", "value_schema": "bigint", "value_framing": "confluent"}
     asked = []
 
     def headers_of(offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
         asked.append((offsets.start, offsets.end))
         raise OffsetOutOfRangeError("t-0", 7, 8, 9)
 
-    columns = replace(read_as(True, None, {}, "t"), is_permissive=True)
+    columns = replace(read_as(False, None, framed, "t"), is_permissive=True)
     ((_, decoded),) = columns.decoded(records, ["value"], TopicPartition("t", 0), headers_of)
     assert decoded["value"].part("error").is_valid().to_pylist() == [True, False, True]
     assert asked == [(7, 8)]
