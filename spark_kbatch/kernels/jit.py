@@ -64,7 +64,8 @@ class _Spent:
 
     plain_us = 0  # by estimate, on calls in plain Python
     compiling_s = 0.0  # on compiling, or waiting for another process that compiles
-    plain_us_max = PLAIN_US  # 0 compiles every kernel on its first call
+    # 0 compiles every kernel on its first call, as for numpy 1, which makes floats of an unsigned number and Python's.
+    plain_us_max = PLAIN_US if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 0
 
 
 def compiling_s() -> float:

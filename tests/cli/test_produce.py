@@ -330,9 +330,10 @@ def test_columns_are_chosen_by_name(cluster: Cluster) -> None:
 
 def test_rows_of_parquet_keep_partition_time_and_topic(cluster: Cluster) -> None:
     moment = datetime.datetime(2024, 10, 25, 8, tzinfo=datetime.UTC)
+    is_view = int(pa.__version__.partition(".")[0]) >= 22  # which older ones write none of
     table = pa.table(
         {
-            "value": pa.array(["x", None], pa.string_view()),
+            "value": pa.array(["x", None], pa.string_view() if is_view else pa.large_string()),
             "partition": pa.array([1, 0], pa.int32()),
             "offset": [7, 8],
             "timestamp": [moment, moment],

@@ -112,7 +112,7 @@ def test_text_is_checked_and_the_error_names_its_record() -> None:
 
 
 def test_headers_that_cannot_be_read_any_more_leave_an_error_as_it_is() -> None:
-    data = pa.array([b"1", b"\0\0\0\0\1" b"2", b"3"])
+    data = pa.array([b"1", b"\0\0\0\0\x012", b"3"])
     records = pa.record_batch({"value": data, "offset": pa.array([7, 8, 9])})
     framed = {"value_format": "json", "value_schema": "bigint", "value_framing": "confluent"}
     asked = []
