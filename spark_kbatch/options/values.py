@@ -262,10 +262,6 @@ NO_WRITTEN_OPTIONS = WrittenValueOptions()
 WRITTEN_VALUE_OPTIONS = table_of(WrittenValueOptions)
 NO_VALUE_OPTIONS = ValueOptions()
 VALUE_OPTIONS = table_of(ValueOptions)
-_KEYWORDS = {row.key.lower().replace(".", "_"): row.key for row in VALUE_OPTIONS} | {
-    "include_schema_id": "includeSchemaId",
-    "include_bytes": "includeBytes",
-}
 _LISTS = {"fields": "names of fields", "lenient": f"names: {', '.join(LENIENT)}"}
 _ARGUMENTS = (
     *_rows(ANY_COLUMN, called="values"),
@@ -491,16 +487,29 @@ def parse_value_keywords(
         ConfigError: as `parse_value_options`.
         TypeError: an argument is unknown.
     """
+    options = _as_options(registry, keywords, VALUE_OPTIONS)
+    return parse_value_options(Given(without_registry(options), VALUE_OPTIONS), options, topics)
+
+
+def parse_written_value_keywords(registry: Any, keywords: Mapping[str, Any]) -> WrittenValueOptions:
+    """Parse the arguments of what encodes in Python; arguments and errors as of `parse_value_keywords`."""
+    options = _as_options(registry, keywords, WRITTEN_VALUE_OPTIONS)
+    given = Given(without_registry(options), WRITTEN_VALUE_OPTIONS)
+    return parse_written_value_options(given, options, [])
+
+
+def _as_options(
+    registry: Any, keywords: Mapping[str, Any], table: Sequence[Option]
+) -> dict[str, str]:
+    rows = {re.sub(r"\.|(?=[A-Z])", "_", row.key).lower(): row for row in table}
     options: dict[str, str] = {}
     for name, value in keywords.items():
-        key = _KEYWORDS.get(name)
-        if key is None:
-            near = nearest(name, _KEYWORDS)
-            hint = f"did you mean {near!r}?" if near else f"options are: {', '.join(_KEYWORDS)}"
+        if name not in rows:
+            near = nearest(name, rows)
+            hint = f"did you mean {near!r}?" if near else f"options are: {', '.join(rows)}"
             raise TypeError(f"unexpected keyword argument {name!r}; {hint}")
-        options[key] = _as_text(name, value, next(one for one in VALUE_OPTIONS if one.key == key))
-    options |= registry_keys(registry)
-    return parse_value_options(Given(without_registry(options), VALUE_OPTIONS), options, topics)
+        options[rows[name].key] = _as_text(name, value, rows[name])
+    return options | registry_keys(registry)
 
 
 def parse_function_arguments(registry: Any, given: Mapping[str, Any]) -> ValueOptions:

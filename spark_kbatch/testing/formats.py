@@ -75,9 +75,13 @@ class Formats:
     def encoded_column(self, column: str, array: pa.Array | pa.ChunkedArray) -> Any:
         """Return keys or values in columns as bytes; raises as `spark_kbatch.encode_values`."""
         registry = self.options.registry
-        # In a folder that is a test's own, and not where others would find it.
+        # In a folder that is a test's own, and not where others would find it; never one made of the columns.
         is_folder = registry is not None and bool(registry.url.folder)
-        return spark_kbatch.encode_values(array, auto_register=is_folder, **self._arguments(column))
+        return spark_kbatch.encode_values(
+            array,
+            auto_register=is_folder and f"{column}_schema" in self.keywords,
+            **self._arguments(column),
+        )
 
     def decoded(self, table: pa.Table) -> list[dict[str, Any]]:
         """Return rows that were read with these formats, with maps as dicts, of JSON too."""
