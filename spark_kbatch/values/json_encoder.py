@@ -94,7 +94,9 @@ class _Texts:
             rows: int64[n], the row that each value is in.
         """
         types, kind = pa.types, plain_type(array.type)
-        array = array.cast(pa.float32() if types.is_float16(kind) else kind)
+        kind = pa.float32() if types.is_float16(kind) else kind
+        # A cast to the same type fails where a field that is never null is of a struct that is.
+        array = array if kind == array.type else array.cast(kind)
         if types.is_struct(kind):
             return self._objects(array, path, rows)
         if types.is_map(kind) or types.is_list(kind) or types.is_large_list(kind):

@@ -111,7 +111,28 @@ def test_what_hides_below_null_is_not_written() -> None:
     assert written(structs) == [None, '{"day":"1970-01-02"}']
 
 
-DAYS = pa.array([10**7, DAY_2024, -10**6], pa.int32()).view(pa.date32())
+def test_what_is_never_null_may_be_part_of_what_is_null() -> None:
+    """So Spark has columns of what it has computed."""
+    number = pa.field("n", pa.int64(), nullable=False)
+    lists = pa.field("l", pa.list_(pa.field("element", pa.int8(), nullable=False)), nullable=False)
+    maps = pa.field("m", pa.map_(pa.string(), pa.field("value", pa.int8(), nullable=False)), nullable=False)  # fmt: skip
+    inner = pa.field("s", pa.struct([number]), nullable=False)
+    kind = pa.struct([number, lists, maps, inner])
+    row = {"n": 1, "l": [2], "m": [("k", 3)], "s": {"n": 4}}
+    nullable = pa.struct(
+        [("n", pa.int64()), ("l", lists.type), ("m", maps.type), ("s", inner.type)]
+    )
+    rows = pa.array([row, None, row], nullable)
+    children = [rows.field(place) for place in range(4)]
+    mask = pa.array([False, True, False])
+    array = pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+
+    text = '{"n":1,"l":[2],"m":{"k":3},"s":{"n":4}}'
+    assert written(array) == [text, None, text]
+    assert written(array.slice(1)) == [None, text]
+
+
+DAYS = pa.array([10**7, DAY_2024, -(10**6)], pa.int32()).view(pa.date32())
 ERRORS: list[tuple[pa.Array, str, str]] = [
     (DAYS, "", "the year is none of 1 to 9999"),
     (pa.array([253_402_300_800, 0, -62_135_596_801], pa.timestamp("s", "UTC")), "", "the year is none"),
