@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kbatch.columns.reading import PinnedColumns, pinned
-from spark_kbatch.columns.schemas import parsed, schema_to_write
+from spark_kbatch.columns.schemas import encoder_of, schema_to_write
 from spark_kbatch.columns.writing import WrittenColumn, WrittenColumns
 from spark_kbatch.consumer.rows import DecodedColumn
 from spark_kbatch.errors import ConfigError, InvalidValueError
@@ -26,7 +26,6 @@ from spark_kbatch.options.values import (
     parse_value_keywords,
     parse_written_value_keywords,
 )
-from spark_kbatch.values.avro_encoder import AvroEncoder
 from spark_kbatch.values.decoded import DecodedValues
 from spark_kbatch.values.framing import NO_SCHEMA_ID
 
@@ -181,9 +180,9 @@ def encode_values(
         arguments.refuse("array", array, "an Arrow array, a record batch or a table")
     arguments.boolean("auto_register", auto_register)
     given = {"value_format": "avro", "auto_register_schemas": auto_register, **keywords}
-    if str(given["value_format"]).strip().lower() != "avro":
+    if str(given["value_format"]).strip().lower() not in ("avro", "json"):
         raise ConfigError(
-            f"value_format is {arguments.shown(given['value_format'])}; accepted: avro"
+            f"value_format is {arguments.shown(given['value_format'])}; accepted: avro, json"
         )
     options = parse_written_value_keywords(registry, given)
     schema = schema_to_write(
@@ -191,4 +190,4 @@ def encode_values(
     )
     # Errors name fields of the array, which is no column of anything.
     column = WrittenColumn(replace(options.value, column=ANY_COLUMN), schema)
-    return column.encoded(AvroEncoder(parsed(schema), array.type), array)
+    return column.encoded(encoder_of(schema, array.type), array)

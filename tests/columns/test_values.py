@@ -561,9 +561,7 @@ def test_a_column_that_does_not_fit_is_refused_when_its_schema_is_looked_up() ->
 
     columns = written_columns(options, {"value": pa.struct([("name", pa.string())])})
     assert columns.names == {"value"}
-    with pytest.raises(
-        ConfigError, match=r"^column 'value\.other' cannot be written with its schema"
-    ):
+    with pytest.raises(ConfigError, match=r"^column 'value\.other' cannot be written: .* no field"):
         written_columns(options, {"value": pa.struct([("other", pa.string())])})
 
 
