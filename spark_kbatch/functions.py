@@ -93,12 +93,13 @@ def to_avro(
 
     Args:
         column: of any type that fits the schema, or its name: fields go to fields by their names. Null stays null.
-        schema: that values are written with, as for `from_avro`; or the column's type in Spark, such as `df.schema`,
-            of which a schema is made as by a write.
+        schema: that values are written with, as for `from_avro`; or the column's type in Spark, such
+            as `df.schema`, of which a schema is made as by a write.
         registry, subject: as for `from_avro`; a schema that is JSON or a file has its id under the subject.
         framing: "confluent", to put the schema's id in front of each value, or "none". By default "confluent" if
             there is a registry.
-        auto_register: whether to register a schema that is JSON, a file or a type, if the subject does not have it.
+        auto_register: whether to register a schema that is JSON, a file or a type, if the subject
+            does not have it.
 
     Returns:
         A column of type binary. A row that does not fit the schema fails the job, with an error that names the field.

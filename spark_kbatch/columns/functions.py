@@ -146,8 +146,8 @@ def encoded_column(
         raise ConfigError("auto_register is for a schema of a registry, and registry is not given")
     if auto_register and column.schema.kind not in ("text", "file", "columns"):
         raise ConfigError(
-            "auto_register is for a schema that is JSON, a file, or a type of Spark, and schema is none; a function "
-            "does not know the type of its column: give it, such as df.schema"
+            "auto_register is for a schema that is JSON, a file, or a type of Spark, and schema is none; "
+            "a function does not know the type of its column: give it, such as df.schema"
         )
     schema = schema_to_write(column, options.registry, auto_register=auto_register, kind=kind)
     return EncodedColumn(WrittenColumn(column, schema))

@@ -496,7 +496,7 @@ def parse_value_keywords(
 
 
 def parse_written_value_keywords(registry: Any, keywords: Mapping[str, Any]) -> WrittenValueOptions:
-    """Parse the arguments of what encodes in Python; arguments and errors as of `parse_value_keywords`."""
+    """Parse the arguments of `spark_kbatch.encode_values`; errors as of `parse_value_keywords`."""
     options = _as_options(registry, keywords, WRITTEN_VALUE_OPTIONS)
     given = Given(without_registry(options), WRITTEN_VALUE_OPTIONS)
     return parse_written_value_options(given, options, [])

@@ -42,7 +42,7 @@ def decode(column: Column | str, decoded: DecodedColumnOfBytes) -> Column:
 
 
 def arrow_type(schema: Any) -> pa.DataType | None:
-    """Return a type of Spark's, such as `df.schema`, as one of Arrow's; None if the schema is none."""
+    """Return a type of Spark, such as `df.schema`, as one of Arrow; None for other schemas."""
     from spark_kbatch.spark.writer import IN_UTC  # noqa: PLC0415  tasks do without
 
     return to_arrow_type(schema, **IN_UTC) if isinstance(schema, DataType) else None

@@ -75,10 +75,11 @@ class Formats:
     def encoded_column(self, column: str, array: pa.Array | pa.ChunkedArray) -> Any:
         """Return keys or values in columns as bytes; raises as `spark_kbatch.encode_values`."""
         registry = self.options.registry
-        # In a folder that is a test's own, and not where others would find it; never one made of the columns.
+        # In a folder that is a test's own, and not where others would find it.
         is_folder = registry is not None and bool(registry.url.folder)
         return spark_kbatch.encode_values(
             array,
+            # Without a schema, one would be made of the columns.
             auto_register=is_folder and f"{column}_schema" in self.keywords,
             **self._arguments(column),
         )
