@@ -453,10 +453,10 @@ def encode_values(
         array: of any type that fits the schema; of a table or a batch, a row is a record. Columns go to fields
             by their names; what the schema lacks is refused, and so is a missing field without a default.
         registry: of schemas, as for `Cluster.read`. Where it is given, values get Confluent's framing.
-        auto_register: whether to register a schema that is given as JSON or as a file; otherwise the subject
-            has to have it.
-        formats: as for `Cluster.read`: `value_schema`, the subject's latest by default, `value_subject`,
-            `value_framing`.
+        auto_register: whether to register the schema, if the subject does not have it: JSON or a
+            file, or one that is made of the columns, where `value_schema` is not given.
+        formats: as the options of a write, with underscores: `value_schema`, by default the subject's
+            latest without `auto_register`, `value_subject`, `value_framing`, `value_record_name`.
 
     Returns:
         An array of binary, chunked if `array` is; null stays null.

@@ -18,6 +18,7 @@ from spark_kbatch.options.paths import StrPath
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+    from pyspark.sql.types import DataType
 
 __all__ = ["from_avro", "to_avro"]
 
@@ -77,7 +78,7 @@ def from_avro(
 
 def to_avro(
     column: Column | str,
-    schema: str | Mapping[str, Any] | Sequence[Any] | None = None,
+    schema: str | Mapping[str, Any] | Sequence[Any] | DataType | None = None,
     *,
     registry: StrPath | Mapping[str, str] | None = None,
     subject: str | None = None,
@@ -92,11 +93,13 @@ def to_avro(
 
     Args:
         column: of any type that fits the schema, or its name: fields go to fields by their names. Null stays null.
-        schema: that values are written with, as for `from_avro`.
+        schema: that values are written with, as for `from_avro`; or the column's type in Spark, such
+            as `df.schema`, of which a schema is made as by a write.
         registry, subject: as for `from_avro`; a schema that is JSON or a file has its id under the subject.
         framing: "confluent", to put the schema's id in front of each value, or "none". By default "confluent" if
             there is a registry.
-        auto_register: whether to register a schema that is JSON or a file, if the subject does not have it.
+        auto_register: whether to register a schema that is JSON, a file or a type, if the subject
+            does not have it.
 
     Returns:
         A column of type binary. A row that does not fit the schema fails the job, with an error that names the field.
@@ -108,5 +111,7 @@ def to_avro(
     from spark_kbatch.columns.functions import encoded_column  # noqa: PLC0415  loads the kernels
     from spark_kbatch.spark import functions  # noqa: PLC0415  loads pyspark
 
-    given = {"schema": schema, "subject": subject, "framing": framing}
-    return functions.encode(column, encoded_column(registry, given, auto_register=auto_register))
+    kind = functions.arrow_type(schema)
+    given = {"schema": schema if kind is None else None, "subject": subject, "framing": framing}
+    encoded = encoded_column(registry, given, auto_register=auto_register, kind=kind)
+    return functions.encode(column, encoded)

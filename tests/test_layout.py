@@ -61,7 +61,7 @@ DOORS = {
     },
     "values": {
         "avro_decoder", "avro_encoder", "avro_schema", "decoded", "flat", "framing", "inference", "json_decoder",
-        "json_schema", "layout", "types",
+        "json_encoder", "json_schema", "layout", "types",
     },
     "store": {
         "catalog", "commits", "groups", "job", "os_errors", "reports", "repetitions", "source", "store",

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kbatch.columns.reading import PinnedColumns, pinned
-from spark_kbatch.columns.schemas import parsed, schema_to_write
+from spark_kbatch.columns.schemas import encoder_of, schema_to_write
 from spark_kbatch.columns.writing import WrittenColumn, WrittenColumns
 from spark_kbatch.consumer.rows import DecodedColumn
 from spark_kbatch.errors import ConfigError, InvalidValueError
@@ -21,10 +21,11 @@ from spark_kbatch.options import arguments
 from spark_kbatch.options.values import (
     ANY_COLUMN,
     PERMISSIVE,
+    SCHEMA_OF_COLUMNS,
     parse_function_arguments,
     parse_value_keywords,
+    parse_written_value_keywords,
 )
-from spark_kbatch.values.avro_encoder import AvroEncoder
 from spark_kbatch.values.decoded import DecodedValues
 from spark_kbatch.values.framing import NO_SCHEMA_ID
 
@@ -127,20 +128,29 @@ def decoded_column(
 
 
 def encoded_column(
-    registry: Any, given: Mapping[str, Any], *, auto_register: bool
+    registry: Any,
+    given: Mapping[str, Any],
+    *,
+    auto_register: bool,
+    kind: pa.DataType | None = None,
 ) -> EncodedColumn:
-    """Look up what a column is written with; arguments and errors are those of `functions.to_avro`."""
+    """Look up what a column is written with; arguments and errors are those of `functions.to_avro`.
+
+    Args:
+        kind: the column's type, of which a schema is made, in place of a schema in `given`.
+    """
     arguments.boolean("auto_register", auto_register)
     options = parse_function_arguments(registry, given)
+    column = options.value if kind is None else replace(options.value, schema=SCHEMA_OF_COLUMNS)
     if auto_register and options.registry is None:
         raise ConfigError("auto_register is for a schema of a registry, and registry is not given")
-    if auto_register and options.value.schema.kind not in ("text", "file"):
+    if auto_register and column.schema.kind not in ("text", "file", "columns"):
         raise ConfigError(
-            "auto_register is for a schema that is JSON or a file, and schema is not; a function knows no columns "
-            "to make one of"
+            "auto_register is for a schema that is JSON, a file, or a type of Spark, and schema is none; "
+            "a function does not know the type of its column: give it, such as df.schema"
         )
-    schema = schema_to_write(options.value, options.registry, auto_register=auto_register)
-    return EncodedColumn(WrittenColumn(options.value, schema))
+    schema = schema_to_write(column, options.registry, auto_register=auto_register, kind=kind)
+    return EncodedColumn(WrittenColumn(column, schema))
 
 
 def decode_values(array: Any, registry: Any, keywords: Mapping[str, Any]) -> DecodedValues:
@@ -169,15 +179,15 @@ def encode_values(
     if not isinstance(array, pa.Array | pa.ChunkedArray):
         arguments.refuse("array", array, "an Arrow array, a record batch or a table")
     arguments.boolean("auto_register", auto_register)
-    given = {"value_format": "avro", **keywords}
-    if str(given["value_format"]).strip().lower() != "avro":
+    given = {"value_format": "avro", "auto_register_schemas": auto_register, **keywords}
+    if str(given["value_format"]).strip().lower() not in ("avro", "json"):
         raise ConfigError(
-            f"value_format is {arguments.shown(given['value_format'])}; accepted: avro"
+            f"value_format is {arguments.shown(given['value_format'])}; accepted: avro, json"
         )
-    options = parse_value_keywords(registry, given, [])
+    options = parse_written_value_keywords(registry, given)
     schema = schema_to_write(
-        options.value, options.registry, auto_register=auto_register, kind=array.type
+        options.value, options.registry, auto_register=options.auto_register, kind=array.type
     )
     # Errors name fields of the array, which is no column of anything.
     column = WrittenColumn(replace(options.value, column=ANY_COLUMN), schema)
-    return column.encoded(AvroEncoder(parsed(schema), array.type), array)
+    return column.encoded(encoder_of(schema, array.type), array)

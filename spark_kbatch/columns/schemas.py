@@ -2,6 +2,7 @@
 
     chosen_schema      what the options of a column name: of a registry, a file, or the schema itself
     schema_to_write    the same for what is written, with its id in the registry
+    encoder_of         what encodes columns as values of a schema, if they fit it
     new_versions       the versions of a subject that may have written values and are not known yet
     WritersSchemas     what wrote values, by the ids in these
     subject_versions   all versions of a subject, for people
@@ -40,6 +41,9 @@ from spark_kbatch.values.avro_schema import RecordSchema, Schema, parse
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_kbatch.values.avro_encoder import AvroEncoder
+    from spark_kbatch.values.json_encoder import JsonEncoder
+
 NO_ID = -1  # of a schema that is no registry's
 _KNOWN_MAX = 1 << 20  # characters of schemas that a plan carries for a column
 _VERSIONS_MAX = 200  # each of which is a request
@@ -48,6 +52,25 @@ _VERSIONS_MAX = 200  # each of which is a request
 def parsed(schema: RegisteredSchema) -> Schema:
     """Return a schema of a registry as a graph of types; raises SchemaError."""
     return parse(schema.schema.text, [one.text for one in schema.referenced])
+
+
+def encoder_of(schema: RegisteredSchema, kind: pa.DataType) -> AvroEncoder | JsonEncoder:
+    """Return what encodes columns of an Arrow type as values of a schema; of JSON there may be none.
+
+    Raises:
+        SchemaError: they do not fit it; names the path.
+    """
+    if schema.schema.type != JSON:
+        from spark_kbatch.values.avro_encoder import AvroEncoder  # noqa: PLC0415  loads the kernels
+
+        return AvroEncoder(parsed(schema), kind)
+    from spark_kbatch.values.json_encoder import JsonEncoder  # noqa: PLC0415  as above
+
+    if schema.schema.text:
+        from spark_kbatch.values.json_schema import ensure_fits  # noqa: PLC0415  for this alone
+
+        ensure_fits(kind, schema.schema.text, [(one.name, one.text) for one in schema.referenced])
+    return JsonEncoder(kind)
 
 
 def _why_unreadable(schema: RegisteredSchema, kind: str = AVRO) -> str:
@@ -65,7 +88,7 @@ def _usable(column: ColumnOptions, schema: RegisteredSchema) -> RegisteredSchema
     Raises:
         ConfigError: they cannot.
     """
-    why = _why_unreadable(schema, JSON if column.format == "json" else AVRO)
+    why = _why_unreadable(schema, column.format.upper())
     if why:
         raise ConfigError(f"option {column.schema_key!r}: schema id {schema.id}: {why}")
     return schema
@@ -80,12 +103,13 @@ def chosen_schema(column: ColumnOptions, registry: RegistryOptions | None) -> Re
     """
     match column.schema:
         case SchemaChoice("text", text=text):
-            return RegisteredSchema(NO_ID, SchemaText(text))
+            return RegisteredSchema(NO_ID, SchemaText(text, column.format.upper()))
         case SchemaChoice("file", text=path, beside=beside):
             types = tuple(
                 ReferencedSchema(Path(one).name, "", 0, _content(column, one)) for one in beside
             )
-            return RegisteredSchema(NO_ID, SchemaText(_content(column, path)), referenced=types)
+            schema = SchemaText(_content(column, path), column.format.upper())
+            return RegisteredSchema(NO_ID, schema, referenced=types)
     assert registry is not None  # the options were checked
     there = registry_of(registry)
     if column.schema.kind == "id":
@@ -132,6 +156,10 @@ def schema_to_write(
         schema = chosen_schema(column, registry)
     if registry is None or schema.id >= 0 or column.framing == "none":
         return schema
+    if kind is not None:
+        encoder_of(schema, kind)
+    elif column.format == "avro":
+        parsed(schema)
     subject = column.subject or column.subject_of(_record_name(column, schema))
     if not subject:
         raise ConfigError(
@@ -140,11 +168,6 @@ def schema_to_write(
     there = registry_of(registry)
     if not auto_register:
         return _usable(column, there.look_up(subject, schema.schema))
-    writer = parsed(schema)
-    if kind is not None:
-        from spark_kbatch.values.avro_encoder import AvroEncoder  # noqa: PLC0415  loads the kernels
-
-        AvroEncoder(writer, kind)
     found = there.register(subject, schema.schema)
     # The answer has none of the rules that the registry gave it.
     with contextlib.suppress(SchemaNotFoundError, SchemaRegistryUnavailableError):
@@ -153,10 +176,15 @@ def schema_to_write(
 
 
 def _schema_of_columns(column: ColumnOptions, kind: pa.DataType) -> RegisteredSchema:
+    from spark_kbatch.values.json_schema import json_schema_of  # noqa: PLC0415  for these alone
     from spark_kbatch.values.layout import derived, record_name  # noqa: PLC0415  for these alone
 
-    name = column.record_name or record_name(column.subject)
     try:
+        if column.format == "json":
+            # Without an id in front of values no one would learn of the schema.
+            text = "" if column.framing == "none" else json_schema_of(kind, column.record_name)
+            return RegisteredSchema(NO_ID, SchemaText(text, JSON))
+        name = column.record_name or record_name(column.subject)
         return RegisteredSchema(NO_ID, SchemaText(derived(kind, name)))
     except SchemaError as error:
         at = column.path_of(error.path)
@@ -165,7 +193,7 @@ def _schema_of_columns(column: ColumnOptions, kind: pa.DataType) -> RegisteredSc
 
 def _record_name(column: ColumnOptions, schema: RegisteredSchema) -> str:
     """Return the full name of the record that a schema is, if the column's subject follows from it."""
-    if column.strategy == "TopicNameStrategy":
+    if column.strategy == "TopicNameStrategy" or column.format == "json":
         return ""
     found = parsed(schema)
     if not isinstance(found, RecordSchema):

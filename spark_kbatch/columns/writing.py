@@ -21,6 +21,7 @@ from spark_kbatch.options.values import (
 if TYPE_CHECKING:
     from spark_kbatch.registry.schemas import RegisteredSchema
     from spark_kbatch.values.avro_encoder import AvroEncoder
+    from spark_kbatch.values.json_encoder import JsonEncoder
 
 
 @dataclass(frozen=True)
@@ -35,21 +36,22 @@ class WrittenColumn:
         """The column's name."""
         return self.options.column
 
-    def encoder(self, kind: pa.DataType) -> AvroEncoder:
+    def encoder(self, kind: pa.DataType) -> AvroEncoder | JsonEncoder:
         """Return an encoder of the column.
 
         Raises:
             ConfigError: columns do not fit the schema; names the field.
         """
-        from spark_kbatch.columns.schemas import parsed  # noqa: PLC0415  jobs without a format
-        from spark_kbatch.values.avro_encoder import AvroEncoder  # noqa: PLC0415
+        from spark_kbatch.columns.schemas import encoder_of  # noqa: PLC0415  jobs without a format
 
         try:
-            return AvroEncoder(parsed(self.schema), kind)
+            return encoder_of(self.schema, kind)
         except SchemaError as error:
             raise _unfit(self.options, error, self.schema.id) from None
 
-    def encoded(self, encoder: AvroEncoder, array: pa.Array, first_row: int = 0) -> pa.Array:
+    def encoded(
+        self, encoder: AvroEncoder | JsonEncoder, array: pa.Array, first_row: int = 0
+    ) -> pa.Array:
         """Return the bytes of rows, of which the first has a number, for errors.
 
         Raises:
@@ -67,8 +69,8 @@ class WrittenColumn:
 def _unfit(column: ColumnOptions, error: SchemaError, schema_id: int = -1) -> ConfigError:
     at = column.path_of(error.path)
     named = f"column {at!r}" if at else "the column"
-    which = f"schema id {schema_id}" if schema_id >= 0 else "its schema"
-    return ConfigError(f"{named} cannot be written with {which}: {error.reason}")
+    which = f" with schema id {schema_id}" if schema_id >= 0 else ""
+    return ConfigError(f"{named} cannot be written{which}: {error.reason}")
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class WrittenColumns:
 
     def encoded(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows with the columns as bytes; raises as `WrittenColumn.encoded`."""
-        encoders: dict[tuple[str, str], AvroEncoder] = {}
+        encoders: dict[tuple[str, str], AvroEncoder | JsonEncoder] = {}
         first_row = 0
         for batch in rows:
             for column in self.columns:

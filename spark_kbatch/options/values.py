@@ -133,9 +133,6 @@ def _lenient(key: str, value: str) -> tuple[str, ...]:
 _FORMAT: kinds.OptionKind[Format] = kinds.one_of(
     "binary", "string", "avro", "json", later=["protobuf"]
 )
-_WRITTEN_FORMAT: kinds.OptionKind[Format] = kinds.one_of(
-    "binary", "string", "avro", later=["json", "protobuf"]
-)
 _SCHEMA = kinds.OptionKind(_schema, _DDL_ACCEPTS)
 _WRITTEN_SCHEMA = kinds.OptionKind(_schema, _SCHEMA_ACCEPTS)
 _SUBJECT = kinds.stripped("a name")
@@ -180,7 +177,7 @@ class ColumnOptions:
 
     def path_of(self, path: str) -> str:
         """Return the path of a field with the column's name in front, if it has one."""
-        return ".".join(filter(None, (self.column, path)))
+        return ".".join(filter(None, (self.column, path.removeprefix("."))))
 
     def subject_of(self, record_name: str) -> str:
         """Return the subject of a record, or that which is given; empty if it does not follow.
@@ -199,10 +196,10 @@ class ColumnOptions:
 def _written_rows(column: Column, *, called: str) -> tuple[Option, ...]:
     # fmt: off
     return (
-        Option(f"{column}.format", _WRITTEN_FORMAT, "binary", f"What {called} become: bytes or text as they are, or Avro, of columns of any type that fits the schema. See [Values as columns](values.md#write)."),
-        Option(f"{column}.schema", _WRITTEN_SCHEMA, None, f"The schema that {called} are written with: " + ("the latest of the subject, which only a batch may name, " if column == "value" else "") + "an id, a version, a file on the driver, or the schema itself.", "latest; with auto.register.schemas, one that is made of the columns" if column == "value" else "required for avro"),
+        Option(f"{column}.format", _FORMAT, "binary", f"What {called} become: bytes or text as they are, or Avro or JSON, of columns of any type that fits the schema; JSON needs none. See [Values as columns](values.md#write)."),
+        Option(f"{column}.schema", _WRITTEN_SCHEMA, None, f"The schema that {called} are written with: " + ("the latest of the subject, which only a batch may name, " if column == "value" else "") + "an id, a version, a file on the driver, or the schema itself.", "latest; with auto.register.schemas, one that is made of the columns; json without a registry needs none" if column == "value" else "required for avro, and for json with a registry and framing confluent"),
         Option(f"{column}.subject", _SUBJECT, None, f"The subject that {called} have in the registry.", f"TOPIC-{column}, with the option `topic`"),
-        Option(f"{column}.framing", _FRAMING, None, f"Whether {called} get Confluent's five bytes in front, which name their schema, or none.", "confluent for avro with a registry, else none"),
+        Option(f"{column}.framing", _FRAMING, None, f"Whether {called} get Confluent's five bytes in front, which name their schema, or none.", _FRAMING_DEFAULT),
         Option(f"{column}.subject.name.strategy", _STRATEGY, "TopicNameStrategy", f"What the subject of {called} follows from where it is not given: the topic, the name of the schema's record, or both, `TOPIC-RECORD`. The names are Confluent's; a Java class will do."),
         Option(f"{column}.record.name", kinds.OptionKind(_record_name, "a name, such as `com.shop.Order`"), None, f"The name of the record that {called} are: of a schema that is made of columns, and for the subject of one that is looked up." if column == "value" else f"The name of the record that {called} are, for the subject of a schema that is looked up.", "made of the subject" if column == "value" else "the schema's"),
     )
@@ -255,17 +252,13 @@ class WrittenValueOptions:
     @property
     def encoded(self) -> tuple[ColumnOptions, ...]:
         """The columns that a write encodes."""
-        return tuple(one for one in (self.key, self.value) if one.format == "avro")
+        return tuple(one for one in (self.key, self.value) if one.format in _OWN_SCHEMA)
 
 
 NO_WRITTEN_OPTIONS = WrittenValueOptions()
 WRITTEN_VALUE_OPTIONS = table_of(WrittenValueOptions)
 NO_VALUE_OPTIONS = ValueOptions()
 VALUE_OPTIONS = table_of(ValueOptions)
-_KEYWORDS = {row.key.lower().replace(".", "_"): row.key for row in VALUE_OPTIONS} | {
-    "include_schema_id": "includeSchemaId",
-    "include_bytes": "includeBytes",
-}
 _LISTS = {"fields": "names of fields", "lenient": f"names: {', '.join(LENIENT)}"}
 _ARGUMENTS = (
     *_rows(ANY_COLUMN, called="values"),
@@ -336,13 +329,14 @@ def parse_written_value_options(
     }
     found = WrittenValueOptions(**columns, auto_register=auto_register, registry=registry)
     if registry is not None and not found.encoded:
-        raise _lonely(URL, "value.format=avro or key.format=avro")
+        raise _lonely(URL, _FORMATTED)
     if found.auto_register and registry is None:
         raise _lonely("auto.register.schemas", f"a registry in {URL!r}")
     if found.key in found.encoded and found.key.schema.kind == "latest":
         raise ConfigError(
             "option 'key.schema' is 'latest', or not given: a key's bytes name its schema and decide its partition, so "
-            "that a new version would move every key to another one; accepted: id:7, version:3, file:key.avsc, or JSON"
+            "that a new version would move every key to another one; accepted: id:7, version:3, file:key.avsc, or a "
+            "schema; of JSON also key.framing=none, which needs no schema"
         )
     for column in found.encoded:
         is_ours = column.schema.kind in ("file", "text", "columns")
@@ -396,8 +390,10 @@ def _column(
     registry: RegistryOptions | None,
     topics: Sequence[str],
     *,
-    auto_register: bool = False,
+    auto_register: bool | None = None,
 ) -> ColumnOptions:
+    """Parse the options of a column: of a read where `auto_register` is None, else of a write."""
+    is_written = auto_register is not None
     kind: Format = given.get(key_of(column, "format"))
     schema_key, subject_key = key_of(column, "schema"), key_of(column, "subject")
     strategy_key, name_key = f"{column}.subject.name.strategy", f"{column}.record.name"
@@ -412,12 +408,15 @@ def _column(
             )
         return ColumnOptions(column, kind)
     schema: SchemaChoice = given.get(schema_key) or LATEST_SCHEMA
-    if schema.kind == "ddl" and kind != "json":
+    if schema.kind == "ddl" and (kind != "json" or is_written):
         kinds.refuse(schema_key, schema.text, _SCHEMA_ACCEPTS)
-    if auto_register and column == "value" and schema_key not in given:
-        schema = SCHEMA_OF_COLUMNS
     if framing is None:
         framing = "none" if registry is None else "confluent"
+    # JSON without an id in front says itself what it is.
+    is_plain = is_written and kind == "json" and framing == "none"
+    is_made = is_plain or (auto_register and column == "value")
+    if is_made and schema_key not in given:
+        schema = SCHEMA_OF_COLUMNS
     found = ColumnOptions(
         column,
         kind,
@@ -429,7 +428,8 @@ def _column(
         given.get(name_key) if name_key in given else "",
     )
     if registry is None:
-        _ensure_needs_no_registry(found, is_given=schema_key in given)
+        is_known = schema_key in given or is_plain
+        _ensure_needs_no_registry(found, is_given=is_known, is_written=is_written)
         if strategy_key in given:
             raise _lonely(strategy_key, f"a registry in {URL!r}")
         return found
@@ -456,10 +456,10 @@ def _column(
     return found
 
 
-def _ensure_needs_no_registry(column: ColumnOptions, *, is_given: bool) -> None:
+def _ensure_needs_no_registry(column: ColumnOptions, *, is_given: bool, is_written: bool) -> None:
     url, schema_key = URL if column.column else "registry", column.schema_key
     called, own = column.column or "value", _OWN_SCHEMA[column.format]
-    if column.framing == "confluent" and column.format == "avro":
+    if column.framing == "confluent" and (column.format == "avro" or is_written):
         raise ConfigError(
             f"option {key_of(column.column, 'framing')!r} is 'confluent', where each {called} names its schema "
             f"by an id: give the registry that knows it, in {url!r}; a folder will do"
@@ -491,16 +491,29 @@ def parse_value_keywords(
         ConfigError: as `parse_value_options`.
         TypeError: an argument is unknown.
     """
+    options = _as_options(registry, keywords, VALUE_OPTIONS)
+    return parse_value_options(Given(without_registry(options), VALUE_OPTIONS), options, topics)
+
+
+def parse_written_value_keywords(registry: Any, keywords: Mapping[str, Any]) -> WrittenValueOptions:
+    """Parse the arguments of `spark_kbatch.encode_values`; errors as of `parse_value_keywords`."""
+    options = _as_options(registry, keywords, WRITTEN_VALUE_OPTIONS)
+    given = Given(without_registry(options), WRITTEN_VALUE_OPTIONS)
+    return parse_written_value_options(given, options, [])
+
+
+def _as_options(
+    registry: Any, keywords: Mapping[str, Any], table: Sequence[Option]
+) -> dict[str, str]:
+    rows = {re.sub(r"\.|(?=[A-Z])", "_", row.key).lower(): row for row in table}
     options: dict[str, str] = {}
     for name, value in keywords.items():
-        key = _KEYWORDS.get(name)
-        if key is None:
-            near = nearest(name, _KEYWORDS)
-            hint = f"did you mean {near!r}?" if near else f"options are: {', '.join(_KEYWORDS)}"
+        if name not in rows:
+            near = nearest(name, rows)
+            hint = f"did you mean {near!r}?" if near else f"options are: {', '.join(rows)}"
             raise TypeError(f"unexpected keyword argument {name!r}; {hint}")
-        options[key] = _as_text(name, value, next(one for one in VALUE_OPTIONS if one.key == key))
-    options |= registry_keys(registry)
-    return parse_value_options(Given(without_registry(options), VALUE_OPTIONS), options, topics)
+        options[rows[name].key] = _as_text(name, value, rows[name])
+    return options | registry_keys(registry)
 
 
 def parse_function_arguments(registry: Any, given: Mapping[str, Any]) -> ValueOptions:

@@ -6,12 +6,13 @@ A UDF over an iterator, so that a task prepares its decoder once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyspark
 from pyspark.sql import Column
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import BinaryType
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.types import BinaryType, DataType
 
 from spark_kbatch.columns.functions import DecodedColumnOfBytes, EncodedColumn
 from spark_kbatch.spark.process import briefly, freeze_modules
@@ -38,6 +39,13 @@ def decode(column: Column | str, decoded: DecodedColumnOfBytes) -> Column:
     kind = from_arrow_type(decoded.type, prefer_timestamp_ntz=True)
     result: Column = arrow_udf(from_avro, kind)(column)
     return result
+
+
+def arrow_type(schema: Any) -> pa.DataType | None:
+    """Return a type of Spark, such as `df.schema`, as one of Arrow; None for other schemas."""
+    from spark_kbatch.spark.writer import IN_UTC  # noqa: PLC0415  tasks do without
+
+    return to_arrow_type(schema, **IN_UTC) if isinstance(schema, DataType) else None
 
 
 def encode(column: Column | str, encoded: EncodedColumn) -> Column:

@@ -77,7 +77,12 @@ class Formats:
         registry = self.options.registry
         # In a folder that is a test's own, and not where others would find it.
         is_folder = registry is not None and bool(registry.url.folder)
-        return spark_kbatch.encode_values(array, auto_register=is_folder, **self._arguments(column))
+        return spark_kbatch.encode_values(
+            array,
+            # Without a schema, one would be made of the columns.
+            auto_register=is_folder and f"{column}_schema" in self.keywords,
+            **self._arguments(column),
+        )
 
     def decoded(self, table: pa.Table) -> list[dict[str, Any]]:
         """Return rows that were read with these formats, with maps as dicts, of JSON too."""

@@ -26,7 +26,6 @@ refused. A row that is null has no bytes: that is a tombstone, not a value.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +50,7 @@ from spark_kbatch.values.avro_schema import (
 )
 from spark_kbatch.values.decoded import RowError
 from spark_kbatch.values.defaults import encoded, why_unfit
+from spark_kbatch.values.encoded import EncodedValues, encoded_in_pieces
 from spark_kbatch.values.flat import Array, assembled, bounds_of, frozen, valid_bytes
 from spark_kbatch.values.layout import (
     INT32,
@@ -59,6 +59,7 @@ from spark_kbatch.values.layout import (
     is_primitive,
     is_text,
     merged_number,
+    plain_type,
     present_branches,
     unit_of,
 )
@@ -73,14 +74,6 @@ _REASONS = {
     kernels.NO_ONE_MEMBER: "not exactly one member of the union is set",
 }
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-
-
-@dataclass(frozen=True, eq=False)
-class EncodedValues:
-    """The values of one call, in the order of the rows that were given."""
-
-    values: pa.Array | pa.ChunkedArray  # binary; null for a row that is null or bad
-    errors: tuple[RowError, ...]  # in the order of rows
 
 
 class AvroEncoder:
@@ -119,33 +112,7 @@ class AvroEncoder:
             OverflowError: an array whose values do not fit into one array: pass it as a chunked one.
         """
         header = b"" if schema_id is None else framing.header(schema_id)
-        is_chunked = isinstance(array, pa.ChunkedArray)
-        chunks: list[pa.Array] = []
-        errors: list[RowError] = []
-        first = 0
-        for chunk in array.chunks if is_chunked else [array]:
-            for values, found in self._encode_chunk(chunk, header):
-                errors += [one._replace(row=one.row + first) for one in found]
-                chunks.append(values)
-                first += len(values)
-        if is_chunked:
-            return EncodedValues(pa.chunked_array(chunks, pa.binary()), tuple(errors))
-        if len(chunks) > 1:
-            raise OverflowError("the values do not fit into one Arrow array: pass a chunked one")
-        return EncodedValues(chunks[0], tuple(errors))
-
-    def _encode_chunk(
-        self, array: pa.Array, header: bytes
-    ) -> list[tuple[pa.Array, list[RowError]]]:
-        """Encode rows in one call, or in two where their bytes are too many for one array."""
-        whole = self._run(array, header)
-        if whole is not None:
-            return [whole]
-        if len(array) == 1:
-            raise OverflowError("a single value takes more than 2 GiB")
-        middle = len(array) // 2
-        halves = array.slice(0, middle), array.slice(middle)
-        return [part for half in halves for part in self._encode_chunk(half, header)]
+        return encoded_in_pieces(array, lambda rows: self._run(rows, header))
 
     def _run(self, array: pa.Array, header: bytes) -> tuple[pa.Array, list[RowError]] | None:
         """Return the values of rows and their errors, None if their bytes are too many."""
@@ -209,7 +176,7 @@ class _Program:
 
     def value(self, schema: Schema, kind: pa.DataType, path: str, depth: int) -> Source:
         """Emit what writes a value of an Arrow type, which may be null; return its source."""
-        plain = _plain(kind)
+        plain = plain_type(kind)
         if plain != kind:
             return _cast(self.value(schema, plain, path, depth), plain)
         if isinstance(schema, UnionSchema):
@@ -308,7 +275,7 @@ class _Program:
                     lambda: (self.value(schema.items, kind.value_type, f"{path}[]", depth + 1),),
                 )  # fmt: skip
             case MapSchema():
-                if not pa.types.is_map(kind) or not is_text(_plain(kind.key_type)):
+                if not pa.types.is_map(kind) or not is_text(plain_type(kind.key_type)):
                     raise _mismatch(schema, kind, path)
                 return self._list(
                     path, slot, depth,
@@ -439,20 +406,6 @@ def _arrow_unit(kind: pa.DataType) -> TimeUnit | None:
     if pa.types.is_timestamp(kind):
         return TimeUnit("timestamp" if kind.tz else "local-timestamp", _PER_SECOND[kind.unit])
     return None
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type that a column is cast to first: for dictionaries, views and all of a fixed size."""
-    types = pa.types
-    if types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    if types.is_string_view(kind):
-        return pa.large_string()
-    if types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
-        return pa.large_binary()
-    if types.is_decimal(kind) and kind.bit_width < 128:
-        return pa.decimal128(kind.precision, kind.scale)
-    return pa.list_(kind.value_field) if types.is_fixed_size_list(kind) else kind
 
 
 def _cast(source: Source, kind: pa.DataType) -> Source:

@@ -28,8 +28,8 @@ from spark_kbatch.values.framing import NO_SCHEMA_ID
 
 OnBadText = Literal["strict", "replace"]  # what to do about bytes that are not UTF-8
 
-_DAYS = range((date.min - date(1970, 1, 1)).days, (date.max - date(1970, 1, 1)).days + 1)
-_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+DAYS = range((date.min - date(1970, 1, 1)).days, (date.max - date(1970, 1, 1)).days + 1)
+PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _NO_NUMBERS = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
@@ -137,8 +137,8 @@ def _spans(array: pa.Array) -> list[tuple[int, int]]:
 
 def _times(array: pa.Array) -> list[Any]:
     numbers = array.cast(pa.int32() if pa.types.is_date32(array.type) else pa.int64()).to_pylist()
-    per_day = 1 if pa.types.is_date32(array.type) else _PER_DAY[array.type.unit]
-    is_in_range = [None if one is None else one // per_day in _DAYS for one in numbers]
+    per_day = 1 if pa.types.is_date32(array.type) else PER_DAY[array.type.unit]
+    is_in_range = [None if one is None else one // per_day in DAYS for one in numbers]
     texts = array.filter(pa.array(is_in_range, pa.bool_())).cast(pa.string()).to_pylist()
     left = iter(texts)
     return [next(left) if fits else one for one, fits in zip(numbers, is_in_range, strict=True)]

@@ -1,4 +1,4 @@
-"""The type of columns that values with a JSON Schema are read as.
+"""The type of columns that values with a JSON Schema are read as, and the schema of columns.
 
     JSON Schema                                   Arrow
     boolean                                       bool
@@ -31,6 +31,10 @@ lists it, and so is a schema that contains itself, one with several types, and o
 path of an error is a JSON pointer, after the name of a reference: `address.json#/properties/zip`.
 A field that is refused is an error only if it is wanted.
 
+`json_schema_of` is the same from right to left: of two that become the same column, connect.type
+but for base64. What an array or a map has, and each property, may be null, and no other properties
+are allowed: so a registry takes a later schema with more of them as compatible.
+
 Source: JSON Schema, drafts 4 to 2020-12; schema-registry
 json-schema-converter/.../JsonSchemaData.java.
 """
@@ -47,7 +51,7 @@ import pyarrow as pa
 from spark_kbatch.errors import SchemaError
 from spark_kbatch.values.avro_schema import NESTING_MAX
 from spark_kbatch.values.layout import COLUMNS_MAX, DECIMAL_DIGITS_MAX, Wanted
-from spark_kbatch.values.types import array_of, decimal_of, map_of
+from spark_kbatch.values.types import array_of, decimal_of, map_of, project_type
 
 # By a type and a word that says more of it, or none.
 _SCALARS: Mapping[tuple[str, str], pa.DataType] = {
@@ -63,6 +67,10 @@ _SCALARS: Mapping[tuple[str, str], pa.DataType] = {
     ("string", "contentEncoding base64"): pa.binary(),
     ("string", "format date"): pa.date32(),
     ("string", "format date-time"): pa.timestamp("us", "UTC"),
+}
+_TREES: Mapping[pa.DataType, dict[str, str]] = {
+    kind: {"type": word, **dict([more.split(" ")] if more else [])}
+    for (word, more), kind in _SCALARS.items()
 }
 _TYPES = "boolean, integer, number, string, array and object"
 _MORE = ("connect.type", "contentEncoding", "format")
@@ -86,6 +94,19 @@ _REFUSED = (
 )
 _INSTEAD = "name the fields that are wanted without it, or give the columns as a DDL"
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_DECIMALS = {
+    "type": "number",
+    "title": _DECIMAL,
+    "connect.type": "bytes",
+    "connect.version": 1,
+}
+_WIDER: Mapping[pa.DataType, tuple[pa.DataType, ...]] = {
+    pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
+    pa.int16(): (pa.int32(), pa.int64()),
+    pa.int32(): (pa.int64(),),
+    pa.float32(): (pa.float64(),),
+}
+_DRAFT = "http://json-schema.org/draft-07/schema#"  # the newest that all registries know
 
 
 def type_of_json_schema(
@@ -219,3 +240,87 @@ def _implied(tree: dict[str, Any]) -> str | None:
     values = tree.get("enum", [tree["const"]] if "const" in tree else [])
     is_text = values and all(isinstance(one, str | None) for one in values)
     return "string" if is_text else "array" if "items" in tree else None
+
+
+# Columns that are written.
+
+
+def json_schema_of(kind: pa.DataType, title: str = "") -> str:
+    """Return a JSON Schema for values of an Arrow type, whose type is what they are read as.
+
+    Args:
+        kind: the column's type.
+        title: of the schema, by which a subject may be called; none by default.
+
+    Raises:
+        SchemaError: a type has no form in JSON, or none in JSON Schema; names the path.
+    """
+    _, tree = _nullable(project_type(kind, {}), "")["oneOf"]
+    named = {"title": title} if title else {}
+    return json.dumps({"$schema": _DRAFT, **named, **tree})
+
+
+def _nullable(kind: pa.DataType, path: str) -> dict[str, Any]:
+    """Return the schema of null or a value of a type."""
+    below = {place: _nullable(one, place) for place, one in _below(kind, path).items()}
+    if pa.types.is_decimal(kind):
+        digits = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
+        tree = {**_DECIMALS, "connect.parameters": digits}
+    elif pa.types.is_list(kind):
+        tree = {"type": "array", "items": below[f"{path}[]"]}
+    elif pa.types.is_map(kind):
+        tree = {"type": "object", "additionalProperties": below[f"{path}{{}}"]}
+    elif below:
+        properties = {one.name: below[f"{path}.{one.name}"] for one in kind}
+        tree = {"type": "object", "properties": properties, "additionalProperties": False}
+    elif kind in _TREES:
+        tree = _TREES[kind]
+    else:
+        why = f"JSON Schema has no form for {kind}: cast it, leave it out, or give the schema"
+        raise SchemaError(path, why)
+    return {"oneOf": [{"type": "null"}, tree]}
+
+
+def ensure_fits(kind: pa.DataType, text: str, referenced: Iterable[tuple[str, str]] = ()) -> None:
+    """Check that values of an Arrow type, written as JSON, are read as the type of a JSON Schema.
+
+    Numbers may be of a narrower type. A property may have no column.
+
+    Args:
+        kind: the column's type.
+        text, referenced: as for `type_of_json_schema`.
+
+    Raises:
+        SchemaError: they are not, with the path of the column; or the schema has no type.
+    """
+    _ensure_within(project_type(kind, {}), type_of_json_schema(text, referenced), "")
+
+
+def _ensure_within(kind: pa.DataType, wanted: pa.DataType, path: str) -> None:
+    types = pa.types
+    is_alike = (
+        (types.is_nested(kind) and kind.id == wanted.id)
+        or wanted in (kind, *_WIDER.get(kind, ()))
+        or (
+            (types.is_decimal(kind) and types.is_decimal(wanted))
+            and kind.scale <= wanted.scale
+            and kind.precision - kind.scale <= wanted.precision - wanted.scale
+        )
+    )
+    if not is_alike:
+        why = f"a column of type {kind} cannot be written as {wanted}, which the schema has"
+        raise SchemaError(path, why)
+    there = _below(wanted, path)
+    for place, one in _below(kind, path).items():
+        if place not in there:
+            raise SchemaError(place, "the schema has no property for this column")
+        _ensure_within(one, there[place], place)
+
+
+def _below(kind: pa.DataType, path: str) -> dict[str, pa.DataType]:
+    """Return the types that a type has in it, by their paths."""
+    if pa.types.is_struct(kind):
+        return {f"{path}.{one.name}": one.type for one in kind}
+    if pa.types.is_map(kind):
+        return {f"{path}{{}}": kind.item_type}
+    return {f"{path}[]": kind.value_type} if pa.types.is_list(kind) else {}

@@ -205,6 +205,20 @@ def is_primitive(schema: Schema, kind: str) -> bool:
     return isinstance(schema, PrimitiveSchema) and schema.type == kind
 
 
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that a column is cast to first: for dictionaries, views and all of a fixed size."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
+        return pa.large_binary()
+    if types.is_decimal(kind) and kind.bit_width < 128:
+        return pa.decimal128(kind.precision, kind.scale)
+    return pa.list_(kind.value_field) if types.is_fixed_size_list(kind) else kind
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Return True if an Arrow type is one of strings."""
     return kind in (pa.string(), pa.large_string())

@@ -53,6 +53,8 @@ from spark_kbatch.values.layout import (
     Wanted,
     ensure_distinct,
     found_fields,
+    is_text,
+    plain_type,
 )
 
 JSON_NAME = b"json"  # in a field's metadata: what it is called in JSON, if its column is not
@@ -70,6 +72,16 @@ _WORDS: Mapping[str, pa.DataType] = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
+}
+# What values of other types of Arrow, which columns may have that are written, are read as.
+_READ_AS: Mapping[pa.DataType, pa.DataType] = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.large_binary(): pa.binary(),
 }
 _SYNONYMS = {
     "byte": "tinyint",
@@ -223,7 +235,7 @@ def project_type(
     """Return a type with the wanted fields only, through arrays and maps, if JSON may be of it.
 
     Args:
-        kind: to take them from.
+        kind: to take them from. Of a type that a column has which is written, what its values are read as is taken.
         wanted: the fields, in their new order, as `layout.wanted_fields` makes them; all if empty.
         renames: whether the column of a field that is found by a name of other case has that name.
             Then each field has its name in JSON in its metadata; else it has none.
@@ -233,9 +245,10 @@ def project_type(
         SchemaError: a field that a struct does not have, or fields of what is no struct; or a type
             that has no form in JSON; names the path.
     """
-    if pa.types.is_list(kind):
+    kind = _READ_AS.get(plain_type(kind), plain_type(kind))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return array_of(project_type(kind.value_type, wanted, renames=renames, path=f"{path}[]"))
-    if pa.types.is_map(kind) and kind.key_type == pa.string():
+    if pa.types.is_map(kind) and is_text(plain_type(kind.key_type)):
         return map_of(project_type(kind.item_type, wanted, renames=renames, path=f"{path}{{}}"))
     if pa.types.is_struct(kind):
         chosen: list[tuple[str, pa.Field, Wanted]] = [(one.name, one, {}) for one in kind]
@@ -253,6 +266,8 @@ def project_type(
     if wanted:
         raise SchemaError(path, f"{_DDL_OF.get(kind) or kind} has no field {next(iter(wanted))!r}")
     is_decimal = pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz and "UTC")
     if kind not in _DDL_OF and not is_decimal:
         raise SchemaError(path, f"JSON has no form for {kind}; {_ACCEPTED}")
     return kind

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,8 @@ def decoded(
 
 def encoded(rows: list[Any], kind: pa.DataType, registry: Any = None, **given: Any) -> list[Any]:
     """Encode rows, each in a batch of its own."""
-    auto_register = given.pop("auto_register", False)
-    sent = pickle.loads(pickle.dumps(encoded_column(registry, given, auto_register=auto_register)))
+    told = {"auto_register": given.pop("auto_register", False), "kind": given.pop("of", None)}
+    sent = pickle.loads(pickle.dumps(encoded_column(registry, given, **told)))
     arrays = sent.encoded(iter([pa.array([row], kind) for row in rows]))
     return [row for one in arrays for row in one.to_pylist()]
 
@@ -191,10 +192,31 @@ def test_a_schema_is_registered_only_if_that_is_asked_for(registry: Path) -> Non
     with pytest.raises(SchemaNotFoundError, match="with a schema"):
         encoded([{"id": 1}], kind, registry, **given)
 
-    with pytest.raises(ConfigError, match="auto_register is for a schema that is JSON or a file"):
+    with pytest.raises(
+        ConfigError,
+        match=r"auto_register is for a schema that is JSON.* give it, such as df\.schema",
+    ):
         encoded([{"id": 1}], kind, registry, subject=SUBJECT, auto_register=True)
     (value,) = encoded([{"id": 1}], kind, registry, **given, auto_register=True)
     assert value.startswith(framed(3, b""))
+
+
+def test_a_schema_is_made_of_the_columns_type_and_registered_if_that_is_asked_for(
+    registry: Path,
+) -> None:
+    kind = pa.struct([("day", pa.date32())])
+    rows = [{"day": date(2024, 10, 25)}, None]
+    with pytest.raises(SchemaNotFoundError, match="with a schema"):
+        encoded(rows, kind, registry, subject="days", of=kind)
+
+    found = encoded(rows, kind, registry, subject="days", of=kind, auto_register=True)
+    assert encoded(rows, kind, registry, subject="days", of=kind) == found
+    assert decoded([found], registry, subject="days") == rows
+    made = json.loads(FolderRegistry(registry).version("days", 1).schema.text)
+    assert made["name"] == "days"
+    other = pa.struct([("x", pa.uint64())])
+    with pytest.raises(ConfigError, match=r"no schema can be made of column 'x': .*uint64"):
+        encoded_column(registry, {"subject": "days"}, auto_register=True, kind=other)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pickle
 import re
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,13 @@ import pyarrow as pa
 import pytest
 
 import spark_kbatch
-from spark_kbatch import Cluster, ConfigError, RecordDeserializationError
+from spark_kbatch import Cluster, ConfigError, RecordDeserializationError, SchemaNotFoundError
 from spark_kbatch.columns.reading import NewSchemas, pinned
+from spark_kbatch.columns.writing import written_columns
 from spark_kbatch.errors import InvalidValueError, SchemaError
+from spark_kbatch.options.registry import URL, parse_registry_options
 from spark_kbatch.options.values import parse_value_keywords
+from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.registry import known
 from spark_kbatch.values.json_schema import type_of_json_schema
 from spark_kbatch.values.types import parse_ddl
@@ -203,6 +206,16 @@ def registry(
     known.registry_of.cache_clear()
 
 
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistry]:
+    """A registry that has nothing yet."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    known.registry_of.cache_clear()
+    with FakeRegistry() as fake:
+        yield fake
+    known.registry_of.cache_clear()
+
+
 def test_a_registrys_schema_is_the_type_with_all_that_it_refers_to(
     cluster: Cluster, registry: Any
 ) -> None:
@@ -367,7 +380,111 @@ def test_an_array_of_any_origin_is_decoded(registry: Any) -> None:
     decoded = spark_kbatch.decode_values(values, value_format="json", value_fields="id", **framing)
     assert decoded.values.to_pylist() == [{"id": 3}]
     assert decoded.schema_ids.tolist() == [ORDER_ID]
-    with pytest.raises(ConfigError, match="value_format is 'json'; accepted: avro"):
-        spark_kbatch.encode_values(pa.array([1]), value_format="json")
     with pytest.raises(SchemaError, match=r"^\.id: a type is missing at character 4"):
         spark_kbatch.decode_values(array, value_format="json", value_schema="id bignt")
+
+
+# Writes.
+
+ROWS = pa.array(
+    [{"id": 1, "to": {"city": "Rome"}}, None, {"id": None, "to": None}],
+    pa.struct([("id", pa.int32()), ("to", pa.struct([("city", pa.string())]))]),
+)
+TEXTS = [b'{"id":1,"to":{"city":"Rome"}}', None, b"{}"]
+
+
+def encoded(array: pa.Array, registry: Any = None, **given: Any) -> list[bytes | None]:
+    made = spark_kbatch.encode_values(array, registry=registry, value_format="json", **given)
+    values: list[bytes | None] = made.to_pylist()
+    return values
+
+
+def test_columns_become_json_and_null_a_tombstone(cluster: Cluster) -> None:
+    values = encoded(ROWS)
+
+    assert values == TEXTS
+    table = read(cluster, sent(cluster, *values), value_schema="id int, to struct<city: string>")
+    assert table["value"].to_pylist() == [*ROWS[:2].to_pylist(), {"id": None, "to": None}]
+    assert (
+        encoded(ROWS, value_schema={"properties": {**ORDER["properties"], "to": ADDRESS}}) == TEXTS
+    )
+    assert encoded(pa.table({"id": [1]})) == [b'{"id":1}']
+    assert encoded(pa.chunked_array([ROWS, ROWS.slice(2)])) == [*TEXTS, b"{}"]
+    bad = pa.array([date(2024, 1, 31), None], pa.date32())
+    bad = pa.concat_arrays([bad, pa.array([10**7], pa.int32()).view(pa.date32())])
+    with pytest.raises(InvalidValueError, match=r"^row 2: day: the year is none of 1 to 9999$"):
+        encoded(pa.table({"day": bad}))
+    with pytest.raises(ConfigError, match=r"^\.span: JSON has no form for duration"):
+        encoded(pa.table({"span": pa.array([1], pa.duration("s"))}))
+
+
+@pytest.mark.parametrize("schema", ["latest", "version:1", f"id:{ORDER_ID}"])
+def test_columns_fit_a_registrys_schema_whose_id_is_in_front(registry: Any, schema: str) -> None:
+    given = {"value_subject": "orders-value", "value_schema": schema}
+
+    assert encoded(ROWS, registry, **given) == [one and framed(ORDER_ID, one) for one in TEXTS]
+    assert encoded(ROWS, registry, **given, value_framing="none") == TEXTS
+    with pytest.raises(SchemaError, match=r"^\.more: the schema has no property for this column"):
+        encoded(pa.table({"more": [1]}), registry, **given)
+
+
+def test_a_schema_is_registered_only_if_that_is_asked_for(fake: FakeRegistry) -> None:
+    given = {"value_subject": "clicks-value", "value_schema": ADDRESS}
+    cities = pa.table({"city": ["Rome"]})
+    with pytest.raises(SchemaNotFoundError, match="subject 'clicks-value' with a schema"):
+        encoded(cities, fake.url, **given)
+    with pytest.raises(SchemaError, match=r"^\.id: the schema has no property"):
+        encoded(ROWS, fake.url, auto_register=True, **given)
+    with pytest.raises(SchemaNotFoundError, match=r"no such subject|not found"):
+        known.registry_of(parse_registry_options({URL: fake.url})).versions("clicks-value")
+
+    (value,) = encoded(cities, fake.url, auto_register=True, **given)
+    assert value == framed(1, b'{"city":"Rome"}')
+    assert encoded(cities, fake.url, **given) == [value]
+
+
+def test_a_schema_is_made_of_the_columns(fake: FakeRegistry) -> None:
+    given = {"value_subject": "clicks-value"}
+    values = encoded(ROWS, fake.url, auto_register=True, **given)
+
+    assert values == [one and framed(1, one) for one in TEXTS]
+    assert encoded(ROWS, fake.url, **given) == values  # of the latest
+    found = spark_kbatch.decode_values(
+        pa.array(values), registry=fake.url, value_format="json", **given
+    )
+    assert found.values.type == ROWS.type
+    times = pa.table({"at": pa.array([1], pa.timestamp("us"))})
+    with pytest.raises(ConfigError, match=r"of column 'value\.at': JSON Schema has no form for"):
+        encoded(times, fake.url, auto_register=True, **given)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"value.schema": "id bigint"}, "'id bigint'; accepted: latest, id:7, .* a schema as JSON"),
+        ({"value.framing": "confluent"}, r"names its schema by an id: give the registry .* 'schema\.registry\.url'"),
+        ({"value.schema": "id:7"}, "names a schema of a registry: give that"),
+        ({"schema.registry.url": "http://x", "key.format": "json"}, "every key to another one; .* key.framing=none"),
+        ({"schema.registry.url": "http://x", "value.format": "string"}, "goes with a format, avro or json"),
+    ],
+)  # fmt: skip
+def test_options_of_a_write_that_do_not_fit_are_refused(options: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_write_options({"path": "/d", "topic": "t", "value.format": "json", **options})
+
+
+def test_keys_are_plain_beside_values_of_a_registry(registry: Any) -> None:
+    given = {"value.format": "json", "key.format": "json", "key.framing": "none"}
+    options = {"path": "/d", "topic": "orders", "schema.registry.url": str(registry), **given}
+    columns = written_columns(
+        parse_write_options(options).values, {"key": pa.string(), "value": ROWS.type}
+    )
+
+    batch = pa.record_batch({"key": ["a", None, 'b"'], "value": ROWS})
+    (found,) = pickle.loads(pickle.dumps(columns)).encoded([batch])
+    assert found["key"].to_pylist() == [b'"a"', None, b'"b\\""']
+    assert found["value"].to_pylist() == [one and framed(ORDER_ID, one) for one in TEXTS]
+    with pytest.raises(ConfigError, match=r"^column 'value\.n' cannot be written with schema id 7"):
+        written_columns(
+            parse_write_options(options).values, {"value": pa.struct([("n", pa.int8())])}
+        )

@@ -199,11 +199,11 @@ def test_a_write_has_the_same_options_but_for_those_of_what_cannot_be_decoded() 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"value.format": "json"}, "not supported yet; accepted: binary, string, avro$"),
+        ({"value.format": "protobuf"}, "not supported yet; accepted: binary, string, avro, json$"),
         (AVRO | {"value.schema": DDL}, "accepted: latest, id:7"),
         (AVRO | {"key.format": "avro"}, "a new version would move every key to another one"),
         ({"auto.register.schemas": "true"}, "goes with a registry in 'schema.registry.url'"),
-        ({"schema.registry.url": "http://localhost:8081"}, "goes with value.format=avro"),
+        ({"schema.registry.url": "http://localhost:8081"}, "goes with a format, avro or json"),
         ({"value.format": "avro"}, "no schema is known"),
         (AVRO | {STRATEGY: "NameStrategy"}, "accepted: TopicNameStrategy, RecordNameStrategy, TopicRecordNameStrategy"),
         (AVRO | {STRATEGY: "RecordNameStrategy"}, r"give the record's name in 'value\.record\.name'"),

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import schema_registry as confluent
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
+import spark_kbatch
 from spark_kbatch.registry.endpoint import RegistryClient
 from spark_kbatch.registry.schemas import LATEST_VERSION, Schema, SchemaReference
+from spark_kbatch.values.types import parse_ddl
 from tests.registry.conftest import client_of
 from tests.support.fake_registry import FakeRegistry
 
@@ -102,3 +110,33 @@ def test_what_is_not_there_has_confluents_codes(
     with pytest.raises(confluent.SchemaRegistryError) as error:
         ask(theirs)  # type: ignore[operator]
     assert error.value.error_code == code
+
+
+def test_json_that_either_writes_is_read_by_the_other(
+    fake: FakeRegistry, theirs: confluent.SchemaRegistryClient
+) -> None:
+    """Theirs checks each value by the schema in the registry, which is made of our columns."""
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "price": Decimal("1.50"), "day": date(2024, 1, 31), "tags": ["a", None], "raw": b"\xff"},
+        {"id": 2, "price": None, "day": None, "tags": [], "raw": None},
+    ]  # fmt: skip
+    kind = parse_ddl("id int, price decimal(9,2), day date, tags array<string>, raw binary")
+    array = pa.array([*rows, None], kind)
+    ours = {"registry": fake.url, "value_format": "json", "value_subject": "orders-value"}
+    context = SerializationContext("orders", MessageField.VALUE)
+
+    values = spark_kbatch.encode_values(array, auto_register=True, **ours)
+    text = theirs.get_latest_version("orders-value").schema.schema_str
+    read = JSONDeserializer(text, schema_registry_client=theirs)
+    found = [read(value, context) for value in values.to_pylist()]
+    assert found == [
+        {"id": 1, "price": 1.5, "day": "2024-01-31", "tags": ["a", None], "raw": "/w=="},
+        {"id": 2, "tags": []},
+        None,
+    ]
+
+    write = JSONSerializer(text, theirs)
+    again = pa.array([None if row is None else write(row, context) for row in found])
+    decoded = spark_kbatch.decode_values(again, **ours)
+    assert decoded.values.to_pylist() == array.to_pylist()
+    assert decoded.schema_ids.tolist() == [1, 1, -1]

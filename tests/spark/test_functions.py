@@ -14,6 +14,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import lit, struct
 
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.functions import from_avro, to_avro
 from spark_kbatch.registry.folder import FolderRegistry
 from spark_kbatch.registry.schemas import Schema
@@ -139,6 +140,22 @@ def test_columns_of_any_origin_are_encoded_and_come_back(
     found = rows.select(to_avro(more, registry=registry, subject="orders-value"))
     with pytest.raises(PythonException, match=r"column 'more' cannot be written with schema id 2"):
         found.collect()
+
+
+def test_a_schema_is_made_of_the_type_of_a_column(spark: SparkSession, registry: Path) -> None:
+    rows = spark.range(1).selectExpr(
+        "id", "DATE'2024-10-25' AS day", "TIMESTAMP'2024-10-25 10:00:00' AS at"
+    )
+    known: dict[str, Any] = {"registry": registry, "subject": "days"}
+
+    payload = to_avro(struct("*"), rows.schema, auto_register=True, **known)
+    again = rows.select(payload.alias("payload")).select(from_avro("payload", **known).alias("row"))
+
+    assert again.select("row.*").collect() == rows.collect()
+    made = json.loads(FolderRegistry(registry).version("days", 1).schema.text)
+    assert [one["name"] for one in made["fields"]] == ["id", "day", "at"]
+    with pytest.raises(ConfigError, match=r"give it, such as df\.schema"):
+        to_avro(struct("id"), auto_register=True, **known)
 
 
 def test_a_stream_decodes_and_encodes(spark: SparkSession, registry: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The project of a user in `examples/`, whose tests are run in a copy, in a process of their own."""
+"""The projects of users in `examples/`, whose tests are run in a copy, in a process of their own."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from tests.conftest import REPOSITORY
 _TIMEOUT_S = 600
 
 
-def outcomes(folder: Path, *words: str, **environment: str) -> dict[str, int]:
-    """Run pytest in a copy of `examples/orders` in `folder`; return the counts of its last line.
+def outcomes(folder: Path, *words: str, name: str = "orders", **environment: str) -> dict[str, int]:
+    """Run pytest in a copy of a project of `examples` in `folder`; return the counts of its last line.
 
     Args:
         folder: where to.
         words: of pytest's command line.
+        name: of the project.
         environment: variables to set.
     """
-    project = shutil.copytree(REPOSITORY / "examples" / "orders", folder / "orders")
+    project = shutil.copytree(REPOSITORY / "examples" / name, folder / name)
     # The plugin by its name, as the environment may not know its entry point yet.
     command = [sys.executable, "-m", "pytest", "-p", "pytest_kbatch", "-p", "no:cacheprovider", "-rs"]  # fmt: skip
     done = subprocess.run(

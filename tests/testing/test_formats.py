@@ -15,6 +15,7 @@ import spark_kbatch
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.kernels import avro, avro_encoding, records, routing
 from spark_kbatch.registry.folder import FolderRegistry
+from spark_kbatch.registry.schemas import Schema
 from spark_kbatch.testing.formats import formats_of
 from spark_kbatch.testing.rows import from_one_of
 from tests.conftest import REPOSITORY
@@ -75,6 +76,20 @@ def test_rows_become_values_of_a_schema(registry: Path) -> None:
         },
         None,
     ]  # fmt: skip
+    assert FolderRegistry(registry).versions("orders-value") == [1]
+
+
+def test_rows_are_of_the_latest_version_where_no_schema_is_named(registry: Path) -> None:
+    FolderRegistry(registry).register("orders-value", Schema(json.dumps(ORDER)))
+    formats = formats_of("orders", registry, {"value_format": "avro"}, str)
+    table = from_one_of([("a", {"id": 1})], None, None, None, formats)
+
+    found = spark_kbatch.decode_values(
+        table["value"], registry=registry, value_subject="orders-value"
+    )
+    assert formats.decoded(pa.table({"value": found.values})) == [
+        {"value": {"id": 1, **NOTHING_ELSE}}
+    ]
     assert FolderRegistry(registry).versions("orders-value") == [1]
 
 

@@ -16,6 +16,7 @@ from spark_kbatch.values import json_schema
 from spark_kbatch.values.json_schema import type_of_json_schema
 from spark_kbatch.values.layout import wanted_fields
 from spark_kbatch.values.types import project_type
+from tests.conftest import REPOSITORY
 from tests.support.ddls import ddl_of
 
 TEXT, NUMBER, WHOLE = {"type": "string"}, {"type": "number"}, {"type": "integer"}
@@ -248,6 +249,22 @@ def test_what_is_no_column_is_refused_with_its_place(schema: Any, path: str, wor
     assert error.value.path == path
     assert words in error.value.reason
     assert ("give the columns as a DDL" in error.value.reason) != path.endswith("parameters")
+
+
+def test_the_page_says_which_keywords_are_refused_and_which_are_not_looked_at() -> None:
+    page = (REPOSITORY / "docs" / "values.md").read_text(encoding="utf-8")
+    (checks,) = re.findall(r"^- \*\*Only checks, and not looked at:\*\* (.*?);", page, re.MULTILINE)
+    (refused,) = re.findall(
+        r"^- \*\*Refused, with the path,\*\* .*?: (.*?), unless", page, re.MULTILINE
+    )
+
+    assert re.findall("`(.*?)`", refused) == [*json_schema._REFUSED]
+    for name in re.findall("`(.*?)`", checks):
+        assert ddl({**TEXT, name: {"type": "integer"}}) == "string", name
+    for name in json_schema._REFUSED:
+        assert ddl({**TEXT, name: False}) == "string"
+        with pytest.raises(SchemaError, match=re.escape(f"#/{name}: '{name}' is not supported")):
+            ddl({**TEXT, name: {}})
 
 
 def test_a_place_in_a_reference_is_named_with_it() -> None:
