@@ -21,6 +21,8 @@ from spark_kbatch.options import arguments
 from spark_kbatch.options.values import (
     ANY_COLUMN,
     PERMISSIVE,
+    ValueOptions,
+    key_of,
     parse_function_arguments,
     parse_value_keywords,
 )
@@ -89,6 +91,16 @@ class DecodedColumnOfBytes:
         return pa.StructArray.from_arrays(parts, fields=list(kind))
 
 
+def _ensure_without_headers(options: ValueOptions) -> None:
+    """Refuse schemas that headers of records name; raises ConfigError."""
+    if options.value.framing == "header":
+        key = key_of(options.value.column, "framing").replace(".", "_")
+        raise ConfigError(
+            f"{key} is 'header', which goes with records of topics alone: values of other origin have no headers; "
+            "accepted: confluent, none"
+        )
+
+
 def _first_error(found: DecodedValues, first_row: int = 0, remedy: str = "") -> InvalidValueError:
     bad = found.errors[0]
     schema_id = NO_SCHEMA_ID if bad.schema_id is None else bad.schema_id
@@ -121,9 +133,9 @@ def decoded_column(
 ) -> DecodedColumnOfBytes:
     """Look up what a column of bytes is read as; arguments and errors are those of `functions.from_avro`."""
     arguments.boolean("include_schema_id", include_schema_id)
-    return DecodedColumnOfBytes(
-        pinned(parse_function_arguments(registry, given)), include_schema_id
-    )
+    options = parse_function_arguments(registry, given)
+    _ensure_without_headers(options)
+    return DecodedColumnOfBytes(pinned(options), include_schema_id)
 
 
 def encoded_column(
@@ -132,6 +144,7 @@ def encoded_column(
     """Look up what a column is written with; arguments and errors are those of `functions.to_avro`."""
     arguments.boolean("auto_register", auto_register)
     options = parse_function_arguments(registry, given)
+    _ensure_without_headers(options)
     if auto_register and options.registry is None:
         raise ConfigError("auto_register is for a schema of a registry, and registry is not given")
     if auto_register and options.value.schema.kind not in ("text", "file"):
@@ -149,6 +162,7 @@ def decode_values(array: Any, registry: Any, keywords: Mapping[str, Any]) -> Dec
         kind = str(getattr(array, "type", type(array).__name__))
         arguments.refuse("array", kind, "an Arrow array of binary or string")
     options = parse_value_keywords(registry, {"value_format": "avro", **keywords}, [])
+    _ensure_without_headers(options)
     columns = pinned(options)
     if not columns.columns:
         raise ConfigError("value_format is 'binary': such values are what they are")
@@ -175,6 +189,7 @@ def encode_values(
             f"value_format is {arguments.shown(given['value_format'])}; accepted: avro"
         )
     options = parse_value_keywords(registry, given, [])
+    _ensure_without_headers(options)
     schema = schema_to_write(
         options.value, options.registry, auto_register=auto_register, kind=array.type
     )

@@ -23,7 +23,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from spark_kbatch import clock
-from spark_kbatch.consumer.rows import BYTES, ROW_SCHEMA, TypedColumn, TypedColumns, row_schema
+from spark_kbatch.consumer.rows import (
+    BYTES,
+    ROW_SCHEMA,
+    TypedColumn,
+    TypedColumnByHeaders,
+    TypedColumns,
+    row_schema,
+)
 from spark_kbatch.errors import SchemaError, SchemaRegistryError
 from spark_kbatch.options import arguments
 from spark_kbatch.options.registry import RegistryOptions
@@ -144,7 +151,7 @@ class PinnedJson:
         """Return what makes the column of bytes."""
         from spark_kbatch.values.json_decoder import JsonDecoder  # noqa: PLC0415  loads the kernels
 
-        is_framed = self.options.framing == "confluent"
+        is_framed = self.options.framing != "none"
         return JsonDecoder(self.kind, is_framed=is_framed, lenient=self.lenient)
 
 
@@ -190,7 +197,42 @@ class PinnedColumns:
             for one in self.columns
             if one.options.column in sources
         }
-        return TypedColumns(self.schema, by_name, self.options.mode == PERMISSIVE, remedy)
+        return _typed(self.options, by_name, self.schema, remedy, {
+            one.options.column: one.known_with(new)
+            for one in self.columns
+            if isinstance(one, PinnedAvro)
+        })  # fmt: skip
+
+
+def _typed(
+    options: ValueOptions,
+    by_name: dict[str, TypedColumn],
+    schema: pa.Schema,
+    remedy: str,
+    known: Mapping[str, Iterable[RegisteredSchema]] | None = None,
+) -> TypedColumns:
+    """Return what decodes keys and values, with the headers of records where these name schemas.
+
+    Args:
+        options: of the read.
+        by_name: the decoders of bytes in Confluent's framing, or none.
+        schema: of all columns of rows.
+        remedy: what an error says to do.
+        known: the schemas that may have written a column.
+    """
+    by_headers: dict[str, TypedColumnByHeaders] = {}
+    for column in options.typed:
+        name, is_avro = column.column, column.format == "avro"
+        if column.framing == "header" and name in by_name:
+            from spark_kbatch.columns.headers import NamedInHeaders  # noqa: PLC0415  loads the kernels
+            from spark_kbatch.columns.schemas import WritersSchemas  # noqa: PLC0415  likewise
+
+            # JSON says itself what it is: its GUIDs are looked up for a column of ids alone.
+            asked = options.registry if is_avro or options.include_schema_id else None
+            schemas = WritersSchemas(asked, column.subject, (known or {}).get(name, ()))
+            by_headers[name] = NamedInHeaders(by_name[name], name, schemas.id_of, needs_ids=is_avro)
+    by_name = {**by_name, **by_headers}
+    return TypedColumns(schema, by_name, by_headers, options.mode == PERMISSIVE, remedy)
 
 
 @dataclass(frozen=True)
@@ -380,7 +422,7 @@ def shown_as_json(
     by_name: dict[str, TypedColumn] = {}
     for column in options.typed:
         is_chosen = f"{column.column}_schema" in keywords
-        if column.format == "avro" and column.framing == "confluent" and not is_chosen:
+        if column.format == "avro" and column.framing != "none" and not is_chosen:
             from spark_kbatch.columns.avro import WrittenAsJson  # noqa: PLC0415  loads the kernels
 
             by_name[column.column] = WrittenAsJson(options.registry)
@@ -389,9 +431,9 @@ def shown_as_json(
         by_name[column.column] = ReadAsJson(
             found.decoder(options.registry),
             is_written=isinstance(found, PinnedJson) and found.type() == pa.string(),
-            is_framed=column.framing == "confluent",
+            is_framed=column.framing != "none",
         )
-    return TypedColumns(by_name=by_name, is_permissive=options.mode == PERMISSIVE, remedy=remedy)
+    return _typed(options, by_name, ROW_SCHEMA, remedy)
 
 
 def seen_by_condition(registry: Any, keywords: Mapping[str, Any], topic: str) -> TypedColumns:

@@ -188,6 +188,7 @@ class WritersSchemas:
         """Ask a registry for ids in the context of a subject, but for schemas that are known."""
         self._registry, self._subject = registry, subject
         self._known = {one.id: one for one in known}
+        self._ids = {one.guid: one.id for one in self._known.values() if one.guid}
 
     def of(self, schema_id: int) -> Schema | str:
         """Return the schema of an id, or why its values cannot be read.
@@ -204,6 +205,18 @@ class WritersSchemas:
             return str(error)
         except SchemaError as error:
             return f"its schema is none that can be used: {error}"
+
+    def id_of(self, guid: str) -> int | str:
+        """Return the id of the schema that has a GUID, or why there is none; raises as `of`."""
+        if guid not in self._ids:
+            if self._registry is None:
+                return "no registry is asked for it"
+            try:
+                found = registry_of(self._registry).by_guid(guid, self._subject)
+            except SchemaNotFoundError as error:
+                return str(error)
+            self._ids[guid] = found.id
+        return self._ids[guid]
 
     def _asked(self, schema_id: int) -> RegisteredSchema:
         assert self._registry is not None  # which Confluent's framing needs

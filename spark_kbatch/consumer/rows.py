@@ -84,6 +84,15 @@ class TypedColumn(Protocol):
         """
 
 
+class TypedColumnByHeaders(TypedColumn, Protocol):
+    """A decoder of keys or values whose records have headers that say how."""
+
+    def decode(
+        self, array: pa.Array, *, memory_max: int | None = None, headers: pa.Array | None = None
+    ) -> DecodedValues:
+        """Decode byte strings, with the headers of their records; arguments and errors as of `TypedColumn`."""
+
+
 class DecodedColumn:
     """A key or value column that was decoded, and its parts."""
 
@@ -132,8 +141,17 @@ class TypedColumns:
 
     schema: pa.Schema = ROW_SCHEMA
     by_name: Mapping[str, TypedColumn] = field(default_factory=dict)  # of key, value
+    by_headers: Mapping[str, TypedColumnByHeaders] = field(default_factory=dict)  # those of them
     is_permissive: bool = False
     remedy: str = ""  # about a bad key or value; {column} is its name, {after} the next offset
+
+    def beside(self, names: Collection[str]) -> list[str]:
+        """Return the columns of RECORD_SCHEMA that are needed beside those that are decoded.
+
+        An error about a value names the offset, which costs nothing.
+        """
+        headers = [] if self.by_headers.keys().isdisjoint(names) else ["headers"]
+        return ["offset", *headers] if names else []
 
     def decoded(
         self,
@@ -145,8 +163,8 @@ class TypedColumns:
         """Yield records with their decoded columns: at once, or in parts of bounded memory.
 
         Args:
-            batch: the records, with their offsets.
-            names: the columns to decode, of `by_name`.
+            batch: the records.
+            names: the columns to decode, of `by_name`; the records have those `beside` them.
             topic_partition: where they are.
             headers_of: asked for the headers of records that cannot be decoded: they may say why.
 
@@ -156,10 +174,7 @@ class TypedColumns:
             OverflowError: a single value that does not fit into an array.
         """
         try:
-            found = {
-                name: self.by_name[name].decode(batch.column(name), memory_max=_MEMORY_MAX)
-                for name in names
-            }
+            found = {name: self._decoded(name, batch) for name in names}
         except OverflowError:
             if batch.num_rows < 2:
                 raise
@@ -185,6 +200,13 @@ class TypedColumns:
             },
         )
 
+    def _decoded(self, name: str, batch: pa.RecordBatch) -> DecodedValues:
+        array = batch.column(name)
+        if name in self.by_headers:
+            headers = batch.column("headers")
+            return self.by_headers[name].decode(array, memory_max=_MEMORY_MAX, headers=headers)
+        return self.by_name[name].decode(array, memory_max=_MEMORY_MAX)
+
     def _told(
         self,
         batch: pa.RecordBatch,
@@ -195,6 +217,7 @@ class TypedColumns:
     ) -> dict[int, RecordDeserializationError]:
         """Return, by row, the errors of a column in terms of its records."""
         offsets = batch.column("offset") if errors else ()
+        headers_of = None if name in self.by_headers else headers_of  # which it has seen
         reasons = _reasons_in_headers(errors, offsets, name, topic_partition, headers_of)
         found = {}
         for error in errors:
@@ -345,10 +368,10 @@ class Rows:
         self._columns = [row_column(name, typed) for name in columns]
         self.schema = pa.schema([typed.schema.field(name) for name in columns])
         self._typed_names = {one.source for one in self._columns if one.is_of(typed)}
-        # Columns of RECORD_SCHEMA to decode for them; an error about a value names the offset, which costs nothing.
+        # Columns of RECORD_SCHEMA to decode for them.
         needed = [
             *(one.source for one in self._columns if one.source),
-            *(["offset"] if self._typed_names else []),
+            *typed.beside(self._typed_names),
             *(where.decoded if where else []),
         ]
         self.decoded = list(dict.fromkeys(needed))

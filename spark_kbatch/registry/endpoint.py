@@ -1,6 +1,7 @@
 """A schema registry over HTTP: calls of its API, URLs in turn, retries, bounds, failures.
 
     GET  /schemas/ids/ID?subject=SUBJECT           a schema by its id
+    GET  /schemas/guids/GUID/ids                   the ids of a schema, in each context
     GET  /subjects/SUBJECT/versions?deleted=true   the versions of a subject
     GET  /subjects/SUBJECT/versions/VERSION        one of them, or the latest
     POST /subjects/SUBJECT/versions                register a schema
@@ -33,7 +34,7 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -53,6 +54,8 @@ from spark_kbatch.registry.schemas import (
     RegisteredSchema,
     Schema,
     Version,
+    context_of,
+    guid_in_words,
     json_of,
     schema_of,
     version_in_words,
@@ -76,6 +79,8 @@ _SECRET_MIN = 4  # characters
 _CONNECTIONS = 4  # kept open to each URL
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 _WITH_DELETED = {"deleted": "true"}
+_CONTEXTS_MAX = 10_000
+_CONTEXT_IN_URL = re.compile(r"/contexts/:?(\.[^/:,]*)")
 
 
 @dataclass(frozen=True)
@@ -351,6 +356,21 @@ class RegistryClient:
         found = self._object("GET", ["schemas", "ids", str(schema_id)], asked, query=query)
         return self._whole(schema_of(found, schema_id=schema_id, subject=subject))
 
+    def by_guid(self, guid: str, subject: str = "") -> RegisteredSchema:
+        """Return the schema of a GUID, with its id in the context of `subject`, or of the URL."""
+        asked = guid_in_words(guid)
+        path = ["schemas", "guids", guid, "ids"]
+        answer = {"ids": self._endpoint.ask("GET", path, asked, retries=self._retries)}
+        found = self._checked(answer, asked).objects("ids", count_max=_CONTEXTS_MAX)
+        ids = {one.text("context"): one.integer("id", 0, INT_MAX) for one in found}
+        in_url = _CONTEXT_IN_URL.search(self.name)
+        context = context_of(subject) or (in_url[1] if in_url else ".")
+        if context not in ids:
+            there = f"of the context {context!r} it has none"
+            reason = f"{there}, but of: {', '.join(ids)}" if ids else "it has none"
+            raise SchemaNotFoundError(self.name, asked, reason)
+        return replace(self.by_id(ids[context], subject), guid=guid)
+
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
         """Return the numbers of a subject's versions, in order."""
         asked = f"the versions of subject {subject!r}"
@@ -394,11 +414,13 @@ class RegistryClient:
 
     def _object(self, method: str, path: list[str], asked: str, **request: Any) -> StoredObject:
         """Return the JSON object that answers a request."""
+        found = self._endpoint.ask(method, path, asked, retries=self._retries, **request)
+        return self._checked(found, asked)
 
+    def _checked(self, found: Any, asked: str) -> StoredObject:
         def damaged(sentence: str) -> SchemaRegistryError:
             return SchemaRegistryError(self.name, asked, sentence)
 
-        found = self._endpoint.ask(method, path, asked, retries=self._retries, **request)
         return StoredObject(found, "its answer", damaged=damaged)
 
 
@@ -408,7 +430,11 @@ def _quoted(subject: str) -> str:
 
 def _authorization(options: RegistryOptions) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the headers of every request, and the texts in them that are secret."""
-    headers = {"Accept": f"{_CONTENT_TYPE}, application/json", "User-Agent": "spark-kbatch"}
+    headers = {
+        "Accept": f"{_CONTENT_TYPE}, application/json",
+        "User-Agent": "spark-kbatch",
+        "Confluent-Accept-Unknown-Properties": "true",  # without it Confluent's cloud leaves out GUIDs
+    }
     user_info, token = options.user_info.text, options.bearer_auth_token.text
     if user_info:
         encoded = base64.b64encode(user_info.encode()).decode()

@@ -1,6 +1,6 @@
 """A folder that stands in for a schema registry, for jobs without a network and for tests.
 
-    ids/7.json          a schema, as a registry answers GET /schemas/ids/7: schema, schemaType, references, ruleSet
+    ids/7.json          a schema, as a registry answers GET /schemas/ids/7: schema, schemaType, references, ruleSet, guid
     subjects.json       {"orders-value": {"1": 7, "2": 9}}: each subject's versions, and their ids
     contexts/.staging/  ids/ and subjects.json of another context, with its own ids
 
@@ -31,6 +31,7 @@ from spark_kbatch.registry.schemas import (
     Schema,
     Version,
     context_of,
+    guid_in_words,
     json_of,
     name_of,
     schema_of,
@@ -55,6 +56,19 @@ class FolderRegistry:
     def by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:
         """Return the schema of an id, in the context of `subject`."""
         return self._whole(self._schema(schema_id, subject))
+
+    def by_guid(self, guid: str, subject: str = "") -> RegisteredSchema:
+        """Return the schema of a GUID, which its file has, with its id in the context of `subject`."""
+        asked = guid_in_words(guid)
+        folder = self._context_folder(subject, asked)
+        try:
+            schemas = (self._schema(one, subject) for one in self._ids_in(folder))
+            return self._whole(next(one for one in schemas if one.guid == guid))
+        except StopIteration:
+            reason = f'no file in {folder / _IDS} has it as "guid"'
+            raise SchemaNotFoundError(self.name, asked, reason) from None
+        except OSError as error:
+            raise self._unusable(error, asked) from error
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
         """Return the numbers of a subject's versions, in order; none are deleted."""
@@ -93,8 +107,7 @@ class FolderRegistry:
             subjects.values[name_of(subject)] = {}
         elif there := self._version_with(subject, schema, asked):
             return there.id
-        names = map(_FILE_OF_ID.fullmatch, self._files.list(folder / _IDS))
-        known = [int(one[1]) for one in names if one]
+        known = self._ids_in(folder)
         same = (one for one in known if _is_same(self._schema(one, subject).schema, schema))
         schema_id = next(same, None)
         if schema_id is None:
@@ -104,6 +117,11 @@ class FolderRegistry:
         versions[str(max(map(int, versions), default=0) + 1)] = schema_id
         self._files.replace(folder / _SUBJECTS, as_bytes(subjects.values))
         return schema_id
+
+    def _ids_in(self, folder: Path) -> list[int]:
+        """Return the ids of a context's schemas; raises OSError."""
+        names = map(_FILE_OF_ID.fullmatch, self._files.list(folder / _IDS))
+        return [int(one[1]) for one in names if one]
 
     def _version_with(self, subject: str, schema: Schema, asked: str) -> RegisteredSchema | None:
         """Return the latest version of a subject that has a schema; None if none has it."""
