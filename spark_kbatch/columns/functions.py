@@ -22,7 +22,6 @@ from spark_kbatch.options.values import (
     ANY_COLUMN,
     PERMISSIVE,
     ValueOptions,
-    key_of,
     parse_function_arguments,
     parse_value_keywords,
 )
@@ -94,9 +93,8 @@ class DecodedColumnOfBytes:
 def _ensure_without_headers(options: ValueOptions) -> None:
     """Refuse schemas that headers of records name; raises ConfigError."""
     if options.value.framing == "header":
-        key = key_of(options.value.column, "framing").replace(".", "_")
         raise ConfigError(
-            f"{key} is 'header', which goes with records of topics alone: values of other origin have no headers; "
+            "value_framing is 'header', which goes with records of topics alone: an array has no headers; "
             "accepted: confluent, none"
         )
 
@@ -133,9 +131,9 @@ def decoded_column(
 ) -> DecodedColumnOfBytes:
     """Look up what a column of bytes is read as; arguments and errors are those of `functions.from_avro`."""
     arguments.boolean("include_schema_id", include_schema_id)
-    options = parse_function_arguments(registry, given)
-    _ensure_without_headers(options)
-    return DecodedColumnOfBytes(pinned(options), include_schema_id)
+    return DecodedColumnOfBytes(
+        pinned(parse_function_arguments(registry, given)), include_schema_id
+    )
 
 
 def encoded_column(
@@ -144,7 +142,6 @@ def encoded_column(
     """Look up what a column is written with; arguments and errors are those of `functions.to_avro`."""
     arguments.boolean("auto_register", auto_register)
     options = parse_function_arguments(registry, given)
-    _ensure_without_headers(options)
     if auto_register and options.registry is None:
         raise ConfigError("auto_register is for a schema of a registry, and registry is not given")
     if auto_register and options.value.schema.kind not in ("text", "file"):

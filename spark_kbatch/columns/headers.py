@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_kbatch.consumer.rows import TypedColumn
 from spark_kbatch.values.decoded import DecodedValues, RowError
-from spark_kbatch.values.flat import Array, strings_of, valid_bytes
+from spark_kbatch.values.flat import INT32_MAX, Array, strings_of, valid_bytes
 from spark_kbatch.values.framing import (
     GUID_MAGIC,
     GUID_SIZE,
@@ -81,7 +81,8 @@ class NamedInHeaders:
         none = {_AS_IT_IS: b"", _BAD: None}
         heads = [none[one] if one < 0 else header(one) for one in distinct.tolist()]
         has_guid = is_guid & ~in_header
-        bodies = pc.if_else(pa.array(has_guid), pc.binary_slice(array, GUID_SIZE), array)
+        behind = pc.binary_slice(array.filter(pa.array(has_guid)), GUID_SIZE, INT32_MAX)
+        bodies = pc.replace_with_mask(array, pa.array(has_guid), behind)
         kind = pa.large_binary()  # as the bytes in front may be more than fit
         framed = pc.binary_join_element_wise(
             pa.array(heads, kind).take(pa.array(at)), bodies.cast(kind), pa.scalar(b"", kind)

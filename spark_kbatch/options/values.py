@@ -140,7 +140,8 @@ _SCHEMA = kinds.OptionKind(_schema, _DDL_ACCEPTS)
 _WRITTEN_SCHEMA = kinds.OptionKind(_schema, _SCHEMA_ACCEPTS)
 _SUBJECT = kinds.stripped("a name")
 _FRAMING: kinds.OptionKind[Framing] = kinds.one_of("confluent", "header", "none")
-_WRITTEN_FRAMING: kinds.OptionKind[Framing] = kinds.one_of("confluent", "none", later=["header"])
+# Of writes, and of functions, whose rows have no headers.
+_FIXED_FRAMING: kinds.OptionKind[Framing] = kinds.one_of("confluent", "none", later=["header"])
 _STRATEGY_NAMES: kinds.OptionKind[Strategy] = kinds.one_of(*_STRATEGIES)
 _STRATEGY = kinds.OptionKind(_strategy, _STRATEGY_NAMES.accepts)
 
@@ -203,7 +204,7 @@ def _written_rows(column: Column, *, called: str) -> tuple[Option, ...]:
         Option(f"{column}.format", _WRITTEN_FORMAT, "binary", f"What {called} become: bytes or text as they are, or Avro, of columns of any type that fits the schema. See [Values as columns](values.md#write)."),
         Option(f"{column}.schema", _WRITTEN_SCHEMA, None, f"The schema that {called} are written with: " + ("the latest of the subject, which only a batch may name, " if column == "value" else "") + "an id, a version, a file on the driver, or the schema itself.", "latest; with auto.register.schemas, one that is made of the columns" if column == "value" else "required for avro"),
         Option(f"{column}.subject", _SUBJECT, None, f"The subject that {called} have in the registry.", f"TOPIC-{column}, with the option `topic`"),
-        Option(f"{column}.framing", _WRITTEN_FRAMING, None, f"Whether {called} get Confluent's five bytes in front, which name their schema, or none.", "confluent for avro with a registry, else none"),
+        Option(f"{column}.framing", _FIXED_FRAMING, None, f"Whether {called} get Confluent's five bytes in front, which name their schema, or none.", "confluent for avro with a registry, else none"),
         Option(f"{column}.subject.name.strategy", _STRATEGY, "TopicNameStrategy", f"What the subject of {called} follows from where it is not given: the topic, the name of the schema's record, or both, `TOPIC-RECORD`. The names are Confluent's; a Java class will do."),
         Option(f"{column}.record.name", kinds.OptionKind(_record_name, "a name, such as `com.shop.Order`"), None, f"The name of the record that {called} are: of a schema that is made of columns, and for the subject of one that is looked up." if column == "value" else f"The name of the record that {called} are, for the subject of a schema that is looked up.", "made of the subject" if column == "value" else "the schema's"),
     )
@@ -216,7 +217,7 @@ def _rows(column: Column, *, called: str) -> tuple[Option, ...]:
         Option(key_of(column, "format"), _FORMAT, "binary", f"What {called} are: bytes as they are, text in UTF-8, Avro, or JSON. See [Values as columns](values.md)."),
         Option(key_of(column, "schema"), _SCHEMA, None, f"The schema that {called} are read as: the latest of the subject, an id, a version, a file on the driver, or the schema itself.", "latest, of a registry"),
         Option(key_of(column, "subject"), _SUBJECT, None, f"The subject that {called} have in the registry.", f"TOPIC-{column}, if one topic is named"),
-        Option(key_of(column, "framing"), _FRAMING, None, f"What names the schema that wrote each of the {called}: Confluent's five bytes in front, a [header of the record](values.md#ids-in-headers), or nothing.", _FRAMING_DEFAULT),
+        Option(key_of(column, "framing"), _FRAMING if column else _FIXED_FRAMING, None, f"What names the schema that wrote each of the {called}: Confluent's five bytes in front, a [header of the record](values.md#ids-in-headers), or nothing.", _FRAMING_DEFAULT),
     )
     # fmt: on
 
