@@ -21,7 +21,6 @@ from spark_kbatch.options import arguments
 from spark_kbatch.options.values import (
     ANY_COLUMN,
     PERMISSIVE,
-    ValueOptions,
     parse_function_arguments,
     parse_value_keywords,
 )
@@ -90,15 +89,6 @@ class DecodedColumnOfBytes:
         return pa.StructArray.from_arrays(parts, fields=list(kind))
 
 
-def _ensure_without_headers(options: ValueOptions) -> None:
-    """Refuse schemas that headers of records name; raises ConfigError."""
-    if options.value.framing == "header":
-        raise ConfigError(
-            "value_framing is 'header', which goes with records of topics alone: an array has no headers; "
-            "accepted: confluent, none"
-        )
-
-
 def _first_error(found: DecodedValues, first_row: int = 0, remedy: str = "") -> InvalidValueError:
     bad = found.errors[0]
     schema_id = NO_SCHEMA_ID if bad.schema_id is None else bad.schema_id
@@ -158,8 +148,9 @@ def decode_values(array: Any, registry: Any, keywords: Mapping[str, Any]) -> Dec
     if not isinstance(array, pa.Array | pa.ChunkedArray) or array.type not in _BYTES:
         kind = str(getattr(array, "type", type(array).__name__))
         arguments.refuse("array", kind, "an Arrow array of binary or string")
-    options = parse_value_keywords(registry, {"value_format": "avro", **keywords}, [])
-    _ensure_without_headers(options)
+    options = parse_value_keywords(
+        registry, {"value_format": "avro", **keywords}, [], has_headers=False
+    )
     columns = pinned(options)
     if not columns.columns:
         raise ConfigError("value_format is 'binary': such values are what they are")
@@ -185,8 +176,7 @@ def encode_values(
         raise ConfigError(
             f"value_format is {arguments.shown(given['value_format'])}; accepted: avro"
         )
-    options = parse_value_keywords(registry, given, [])
-    _ensure_without_headers(options)
+    options = parse_value_keywords(registry, given, [], has_headers=False)
     schema = schema_to_write(
         options.value, options.registry, auto_register=auto_register, kind=array.type
     )

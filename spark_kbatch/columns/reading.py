@@ -14,6 +14,7 @@ alone chooses among them. JSON says itself what it is, so that no one asks which
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +28,6 @@ from spark_kbatch.consumer.rows import (
     BYTES,
     ROW_SCHEMA,
     TypedColumn,
-    TypedColumnByHeaders,
     TypedColumns,
     row_schema,
 )
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from spark_kbatch.consumer.matching import Where
     from spark_kbatch.registry.schemas import RegisteredSchema
     from spark_kbatch.values.avro_schema import Schema
+    from spark_kbatch.values.decoded import DecodedValues
     from spark_kbatch.values.layout import Wanted
 
 logger = logging.getLogger(__name__)
@@ -220,19 +221,25 @@ def _typed(
         remedy: what an error says to do.
         known: the schemas that may have written a column.
     """
-    by_headers: dict[str, TypedColumnByHeaders] = {}
+    by_headers: dict[str, Callable[..., DecodedValues]] = {}
     for column in options.typed:
         name, is_avro = column.column, column.format == "avro"
         if column.framing == "header" and name in by_name:
-            from spark_kbatch.columns.headers import NamedInHeaders  # noqa: PLC0415  loads the kernels
+            from spark_kbatch.columns.headers import decoded_by_headers  # noqa: PLC0415  loads the kernels
             from spark_kbatch.columns.schemas import WritersSchemas  # noqa: PLC0415  likewise
 
-            # JSON says itself what it is: its GUIDs are looked up for a column of ids alone.
-            asked = options.registry if is_avro or options.include_schema_id else None
-            schemas = WritersSchemas(asked, column.subject, (known or {}).get(name, ()))
-            by_headers[name] = NamedInHeaders(by_name[name], name, schemas.id_of, needs_ids=is_avro)
-    by_name = {**by_name, **by_headers}
-    return TypedColumns(schema, by_name, by_headers, options.mode == PERMISSIVE, remedy)
+            schemas = WritersSchemas(options.registry, column.subject, (known or {}).get(name, ()))
+            by_headers[name] = functools.partial(
+                decoded_by_headers,
+                by_name[name],
+                name,
+                # JSON says itself what it is: its GUIDs are looked up for a column of ids alone.
+                schemas.id_of
+                if is_avro or (options.include_schema_id and options.registry is not None)
+                else str,
+                needs_ids=is_avro,
+            )
+    return TypedColumns(schema, by_name, options.mode == PERMISSIVE, remedy, by_headers)
 
 
 @dataclass(frozen=True)

@@ -208,17 +208,12 @@ class WritersSchemas:
 
     def id_of(self, guid: str) -> int | str:
         """Return the id of the schema that has a GUID, or why there is none; raises as `of`."""
-        if guid not in self._ids:
-            if self._registry is None:
-                return "no registry is asked for it"
-            try:
-                found = registry_of(self._registry).by_guid(guid, self._subject)
-            except SchemaNotFoundError as error:
-                return str(error)
-            self._ids[guid] = found.id
-        return self._ids[guid]
+        try:
+            return self._ids.get(guid) or self._asked(guid).id
+        except SchemaNotFoundError as error:
+            return str(error)
 
-    def _asked(self, schema_id: int) -> RegisteredSchema:
+    def _asked(self, schema_id: int | str) -> RegisteredSchema:
         assert self._registry is not None  # which Confluent's framing needs
         return registry_of(self._registry).by_id(schema_id, self._subject)
 

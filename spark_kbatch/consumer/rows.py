@@ -84,15 +84,6 @@ class TypedColumn(Protocol):
         """
 
 
-class TypedColumnByHeaders(TypedColumn, Protocol):
-    """A decoder of keys or values whose records have headers that say how."""
-
-    def decode(
-        self, array: pa.Array, *, memory_max: int | None = None, headers: pa.Array | None = None
-    ) -> DecodedValues:
-        """Decode byte strings, with the headers of their records; arguments and errors as of `TypedColumn`."""
-
-
 class DecodedColumn:
     """A key or value column that was decoded, and its parts."""
 
@@ -141,9 +132,10 @@ class TypedColumns:
 
     schema: pa.Schema = ROW_SCHEMA
     by_name: Mapping[str, TypedColumn] = field(default_factory=dict)  # of key, value
-    by_headers: Mapping[str, TypedColumnByHeaders] = field(default_factory=dict)  # those of them
     is_permissive: bool = False
     remedy: str = ""  # about a bad key or value; {column} is its name, {after} the next offset
+    # Where headers of records say how: as `TypedColumn.decode`, with the headers in front.
+    by_headers: Mapping[str, Callable[..., DecodedValues]] = field(default_factory=dict)
 
     def beside(self, names: Collection[str]) -> list[str]:
         """Return the columns of RECORD_SCHEMA that are needed beside those that are decoded.
@@ -174,7 +166,10 @@ class TypedColumns:
             OverflowError: a single value that does not fit into an array.
         """
         try:
-            found = {name: self._decoded(name, batch) for name in names}
+            found = {
+                name: self._decoder(name, batch)(batch.column(name), memory_max=_MEMORY_MAX)
+                for name in names
+            }
         except OverflowError:
             if batch.num_rows < 2:
                 raise
@@ -200,12 +195,11 @@ class TypedColumns:
             },
         )
 
-    def _decoded(self, name: str, batch: pa.RecordBatch) -> DecodedValues:
-        array = batch.column(name)
+    def _decoder(self, name: str, batch: pa.RecordBatch) -> Callable[..., DecodedValues]:
+        """Return what decodes a column of records."""
         if name in self.by_headers:
-            headers = batch.column("headers")
-            return self.by_headers[name].decode(array, memory_max=_MEMORY_MAX, headers=headers)
-        return self.by_name[name].decode(array, memory_max=_MEMORY_MAX)
+            return functools.partial(self.by_headers[name], batch.column("headers"))
+        return self.by_name[name].decode
 
     def _told(
         self,
@@ -217,8 +211,11 @@ class TypedColumns:
     ) -> dict[int, RecordDeserializationError]:
         """Return, by row, the errors of a column in terms of its records."""
         offsets = batch.column("offset") if errors else ()
-        headers_of = None if name in self.by_headers else headers_of  # which it has seen
-        reasons = _reasons_in_headers(errors, offsets, name, topic_partition, headers_of)
+        reasons = (
+            {}  # its decoder has seen the headers
+            if name in self.by_headers
+            else _reasons_in_headers(errors, offsets, name, topic_partition, headers_of)
+        )
         found = {}
         for error in errors:
             offset = offsets[error.row].as_py()

@@ -480,7 +480,7 @@ def _ensure_needs_no_registry(column: ColumnOptions, *, is_given: bool) -> None:
 
 
 def parse_value_keywords(
-    registry: Any, keywords: Mapping[str, Any], topics: Sequence[str]
+    registry: Any, keywords: Mapping[str, Any], topics: Sequence[str], *, has_headers: bool = True
 ) -> ValueOptions:
     """Parse the arguments of a read in Python: `value_format="avro", registry="http://localhost:8081"`.
 
@@ -488,6 +488,7 @@ def parse_value_keywords(
         registry: a URL, a folder, or a mapping of options with or without the prefix `schema.registry.`.
         keywords: the options with underscores.
         topics: as for `parse_value_options`.
+        has_headers: whether values are of records, which may have headers.
 
     Raises:
         ConfigError: as `parse_value_options`.
@@ -501,6 +502,11 @@ def parse_value_keywords(
             hint = f"did you mean {near!r}?" if near else f"options are: {', '.join(_KEYWORDS)}"
             raise TypeError(f"unexpected keyword argument {name!r}; {hint}")
         options[key] = _as_text(name, value, next(one for one in VALUE_OPTIONS if one.key == key))
+    if not has_headers and options.get("value.framing", "").strip().lower() == "header":
+        raise ConfigError(
+            "value_framing is 'header', which goes with records of topics alone: an array has no headers; "
+            "accepted: confluent, none"
+        )
     options |= registry_keys(registry)
     return parse_value_options(Given(without_registry(options), VALUE_OPTIONS), options, topics)
 

@@ -34,7 +34,7 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -55,7 +55,6 @@ from spark_kbatch.registry.schemas import (
     Schema,
     Version,
     context_of,
-    guid_in_words,
     json_of,
     schema_of,
     version_in_words,
@@ -79,8 +78,6 @@ _SECRET_MIN = 4  # characters
 _CONNECTIONS = 4  # kept open to each URL
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 _WITH_DELETED = {"deleted": "true"}
-_CONTEXTS_MAX = 10_000
-_CONTEXT_IN_URL = re.compile(r"/contexts/:?(\.[^/:,]*)")
 
 
 @dataclass(frozen=True)
@@ -349,27 +346,14 @@ class RegistryClient:
         self._endpoint, self._retries = endpoint, retries
         self.name = endpoint.name
 
-    def by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:
-        """Return the schema of an id, in the context of `subject`."""
+    def by_id(self, schema_id: int | str, subject: str = "") -> RegisteredSchema:
+        """Return the schema of an id or a GUID, in the context of `subject`, or of the URL."""
         asked = f"schema id {schema_id}" + (f" of subject {subject!r}" if subject else "")
+        if isinstance(schema_id, str):
+            schema_id = self._id_of(schema_id, subject, asked)
         query = {"subject": subject} if subject else None
         found = self._object("GET", ["schemas", "ids", str(schema_id)], asked, query=query)
         return self._whole(schema_of(found, schema_id=schema_id, subject=subject))
-
-    def by_guid(self, guid: str, subject: str = "") -> RegisteredSchema:
-        """Return the schema of a GUID, with its id in the context of `subject`, or of the URL."""
-        asked = guid_in_words(guid)
-        path = ["schemas", "guids", guid, "ids"]
-        answer = {"ids": self._endpoint.ask("GET", path, asked, retries=self._retries)}
-        found = self._checked(answer, asked).objects("ids", count_max=_CONTEXTS_MAX)
-        ids = {one.text("context"): one.integer("id", 0, INT_MAX) for one in found}
-        in_url = _CONTEXT_IN_URL.search(self.name)
-        context = context_of(subject) or (in_url[1] if in_url else ".")
-        if context not in ids:
-            there = f"of the context {context!r} it has none"
-            reason = f"{there}, but of: {', '.join(ids)}" if ids else "it has none"
-            raise SchemaNotFoundError(self.name, asked, reason)
-        return replace(self.by_id(ids[context], subject), guid=guid)
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
         """Return the numbers of a subject's versions, in order."""
@@ -402,6 +386,23 @@ class RegistryClient:
         found = self._object("POST", ["subjects", _quoted(subject)], asked, body=json_of(schema))
         return self._whole(schema_of(found, subject=subject))
 
+    def _id_of(self, guid: str, subject: str, asked: str) -> int:
+        """Return the id that a GUID has in a context."""
+        found = self._endpoint.ask(
+            "GET", ["schemas", "guids", guid, "ids"], asked, retries=self._retries
+        )
+        try:
+            ids: dict[str, int] = {one["context"]: int(one["id"]) for one in found}
+        except (TypeError, ValueError, LookupError):
+            raise SchemaRegistryError(self.name, asked, "its answer is no list of ids") from None
+        context = (
+            context_of(subject) or (re.findall(r"/contexts/:?(\.[^/:,]*)", self.name) or ["."])[0]
+        )
+        if context not in ids:
+            reason = f"it has it in these contexts, not in {context!r}: {', '.join(ids) or 'none'}"
+            raise SchemaNotFoundError(self.name, asked, reason)
+        return ids[context]
+
     def _version(self, subject: str, version: Version) -> RegisteredSchema:
         """Return a version of a subject, without the schemas that it refers to."""
         path = ["subjects", _quoted(subject), "versions", str(version)]
@@ -414,13 +415,11 @@ class RegistryClient:
 
     def _object(self, method: str, path: list[str], asked: str, **request: Any) -> StoredObject:
         """Return the JSON object that answers a request."""
-        found = self._endpoint.ask(method, path, asked, retries=self._retries, **request)
-        return self._checked(found, asked)
 
-    def _checked(self, found: Any, asked: str) -> StoredObject:
         def damaged(sentence: str) -> SchemaRegistryError:
             return SchemaRegistryError(self.name, asked, sentence)
 
+        found = self._endpoint.ask(method, path, asked, retries=self._retries, **request)
         return StoredObject(found, "its answer", damaged=damaged)
 
 
@@ -433,7 +432,8 @@ def _authorization(options: RegistryOptions) -> tuple[dict[str, str], tuple[str,
     headers = {
         "Accept": f"{_CONTENT_TYPE}, application/json",
         "User-Agent": "spark-kbatch",
-        "Confluent-Accept-Unknown-Properties": "true",  # without it Confluent's cloud leaves out GUIDs
+        # Without it Confluent's cloud leaves out GUIDs.
+        "Confluent-Accept-Unknown-Properties": "true",
     }
     user_info, token = options.user_info.text, options.bearer_auth_token.text
     if user_info:

@@ -31,7 +31,6 @@ from spark_kbatch.registry.schemas import (
     Schema,
     Version,
     context_of,
-    guid_in_words,
     json_of,
     name_of,
     schema_of,
@@ -53,22 +52,11 @@ class FolderRegistry:
         self._folder, self._files = folder, files or LinkedFiles()
         self.name = str(folder)
 
-    def by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:
-        """Return the schema of an id, in the context of `subject`."""
+    def by_id(self, schema_id: int | str, subject: str = "") -> RegisteredSchema:
+        """Return the schema of an id, or of a GUID that its file has, in the context of `subject`."""
+        if isinstance(schema_id, str):
+            schema_id = self._id_of(schema_id, subject)
         return self._whole(self._schema(schema_id, subject))
-
-    def by_guid(self, guid: str, subject: str = "") -> RegisteredSchema:
-        """Return the schema of a GUID, which its file has, with its id in the context of `subject`."""
-        asked = guid_in_words(guid)
-        folder = self._context_folder(subject, asked)
-        try:
-            schemas = (self._schema(one, subject) for one in self._ids_in(folder))
-            return self._whole(next(one for one in schemas if one.guid == guid))
-        except StopIteration:
-            reason = f'no file in {folder / _IDS} has it as "guid"'
-            raise SchemaNotFoundError(self.name, asked, reason) from None
-        except OSError as error:
-            raise self._unusable(error, asked) from error
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
         """Return the numbers of a subject's versions, in order; none are deleted."""
@@ -118,10 +106,19 @@ class FolderRegistry:
         self._files.replace(folder / _SUBJECTS, as_bytes(subjects.values))
         return schema_id
 
+    def _id_of(self, guid: str, subject: str) -> int:
+        asked = f"schema id {guid}"
+        folder = self._context_folder(subject, asked)
+        self._subjects(folder, asked)  # an error if the folder is no registry
+        for schema_id in self._ids_in(folder):
+            if self._schema(schema_id, subject).guid == guid:
+                return schema_id
+        raise SchemaNotFoundError(self.name, asked, f'no file in {folder / _IDS} has this "guid"')
+
     def _ids_in(self, folder: Path) -> list[int]:
         """Return the ids of a context's schemas; raises OSError."""
-        names = map(_FILE_OF_ID.fullmatch, self._files.list(folder / _IDS))
-        return [int(one[1]) for one in names if one]
+        names = self._files.list(folder / _IDS)
+        return [int(one[1]) for one in map(_FILE_OF_ID.fullmatch, names) if one]
 
     def _version_with(self, subject: str, schema: Schema, asked: str) -> RegisteredSchema | None:
         """Return the latest version of a subject that has a schema; None if none has it."""

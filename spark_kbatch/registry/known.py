@@ -46,7 +46,6 @@ from spark_kbatch.registry.schemas import (
     SchemaReference,
     SchemaRegistry,
     Version,
-    guid_in_words,
     json_of,
     scope_of,
 )
@@ -147,21 +146,21 @@ class KnownSchemas:
         mutexes.make(self, "_asking")
         # No lock: single steps of the interpreter, and all threads store the same.
         self._by_question: dict[str, RegisteredSchema] = {}
-        # When it was found out, by scope and question: bytes of one topic use up nothing of another one's.
-        self._unknown: dict[tuple[str, str], tuple[int, SchemaNotFoundError]] = {}
+        # When it was found out, by scope and id: bytes of one topic use up nothing of another one's.
+        self._unknown: dict[tuple[str, int | str], tuple[int, SchemaNotFoundError]] = {}
         self._outage: tuple[int, SchemaRegistryUnavailableError] | None = None
 
-    def by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:
-        """Return the schema of an id, in the context of `subject`."""
-        asked, client = f"schema id {schema_id}", self._client
-        return self._one(schema_id, subject, asked, lambda: client.by_id(schema_id, subject))
-
-    def by_guid(self, guid: str, subject: str = "") -> RegisteredSchema:
-        """Return the schema of a GUID, with its id in the context of `subject`."""
-        asked, client = guid_in_words(guid), self._client
-        found = self._one(guid, subject, asked, lambda: client.by_guid(guid, subject))
-        self._remember_id(_id_question(found.id, subject), found)
-        return found
+    def by_id(self, schema_id: int | str, subject: str = "") -> RegisteredSchema:
+        """Return the schema of an id or a GUID, in the context of `subject`."""
+        question = _id_question(schema_id, subject)
+        started_ms = self._monotonic_ms()
+        found = self._known_id(question)
+        if found is None:
+            with self._asking:
+                found = self._known_id(question) or self._asked_id(
+                    question, schema_id, subject, started_ms
+                )
+        return replace(found, subject=subject, version=0)
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
         """Return the numbers of a subject's versions, in order."""
@@ -196,39 +195,22 @@ class KnownSchemas:
         self._remember_id(_id_question(found.id, subject), found)
         return found
 
-    def _one(
-        self, which: int | str, subject: str, asked: str, ask: Callable[[], RegisteredSchema]
-    ) -> RegisteredSchema:
-        """Return the schema of an id or a GUID, which the registry is asked for if it is not known here."""
-        question = _id_question(which, subject)
-        started_ms = self._monotonic_ms()
-        found = self._known_id(question)
-        if found is None:
-            with self._asking:
-                found = self._known_id(question) or self._asked_id(
-                    question, scope_of(subject), asked, ask, started_ms
-                )
-        return replace(found, subject=subject, version=0)
-
     def _asked_id(
-        self,
-        question: str,
-        scope: str,
-        asked: str,
-        ask: Callable[[], RegisteredSchema],
-        started_ms: int,
+        self, question: str, schema_id: int | str, subject: str, started_ms: int
     ) -> RegisteredSchema:
         """Ask the registry for an id that is not known here, if it may be asked."""
-        self._ensure_may_ask(scope, question, asked, started_ms)
+        scope = scope_of(subject)
+        self._ensure_may_ask(scope, schema_id, started_ms)
         try:
-            found = ask()
+            found = self._client.by_id(schema_id, subject)
         except SchemaNotFoundError as error:
-            self._unknown[scope, question] = self._monotonic_ms(), replace(error)
+            self._unknown[scope, schema_id] = self._monotonic_ms(), replace(error)
             raise
         except SchemaRegistryUnavailableError as error:
             self._outage = self._monotonic_ms(), replace(error)
             raise
         self._remember_id(question, found)
+        self._remember_id(_id_question(found.id, subject), found)  # where a GUID was asked for
         return found
 
     def _last_answer(
@@ -267,22 +249,22 @@ class KnownSchemas:
             self._by_question[question] = found
             self._cache.put(question, found)
 
-    def _ensure_may_ask(self, scope: str, question: str, asked: str, started_ms: int) -> None:
+    def _ensure_may_ask(self, scope: str, schema_id: int | str, started_ms: int) -> None:
         """Raise if an id was not there a minute ago, too many were not, or the registry went down just now."""
         if self._outage is not None and self._outage[0] > started_ms:
             raise replace(self._outage[1])
         now_ms = self._monotonic_ms()
         for one in [one for one, (at, _) in self._unknown.items() if now_ms - at >= _MINUTE_MS]:
             del self._unknown[one]
-        if (scope, question) in self._unknown:
-            raise replace(self._unknown[scope, question][1])
+        if (scope, schema_id) in self._unknown:
+            raise replace(self._unknown[scope, schema_id][1])
         if sum(one == scope for one, _ in self._unknown) >= _UNKNOWN_IDS_MAX:
             reason = (
                 f"it is not asked, as it did not have {_UNKNOWN_IDS_MAX} other ids within a minute; look "
                 "whether these bytes have Confluent's framing, and whether this is the right registry"
             )
-            raise SchemaNotFoundError(self.name, asked, reason)
+            raise SchemaNotFoundError(self.name, f"schema id {schema_id}", reason)
 
 
-def _id_question(which: int | str, subject: str) -> str:
-    return json.dumps(["id", scope_of(subject), which])
+def _id_question(schema_id: int | str, subject: str) -> str:
+    return json.dumps(["id", scope_of(subject), schema_id])

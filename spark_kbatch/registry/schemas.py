@@ -7,7 +7,7 @@ In JSON a schema is what a registry answers to `GET /schemas/ids/7`:
     references   a list of {"name": ..., "subject": ..., "version": ...}; none if it is missing.
                  A version of -1 is the latest of that subject, whenever the schema is asked for
     ruleSet      rules of data contracts; only those that encrypt matter to who decodes
-    guid         text: the same for a schema in all contexts and registries; registries have it from Confluent's 8.0 on
+    guid         text: the same for a schema in all contexts and registries; Confluent's have it from 8.0 on
     id, subject, version   where the registry was asked for a version of a subject
 
 A subject may name a context, as `:.CONTEXT:SUBJECT`. An id has one meaning in a context, and may have another one in
@@ -40,7 +40,6 @@ LATEST_REFERENCE = -1  # a reference's version that registries keep as it was se
 Version: TypeAlias = int | Literal["latest"]
 
 _TYPES = re.compile("[A-Z_]+")
-_GUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _REFERENCES_MAX = 1000  # of one schema
 # Schemas that one schema refers to, directly or not: each may be a request, and a level of recursion.
 _REFERENCED_MAX = 300
@@ -101,11 +100,8 @@ class SchemaRegistry(Protocol):
     def name(self) -> str:
         """The registry's URLs or folder, without secrets."""
 
-    def by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:
-        """Return the schema of an id, in the context of `subject`."""
-
-    def by_guid(self, guid: str, subject: str = "") -> RegisteredSchema:
-        """Return the schema of a GUID, with its id in the context of `subject`."""
+    def by_id(self, schema_id: int | str, subject: str = "") -> RegisteredSchema:
+        """Return the schema of an id, or of a GUID, with its id in the context of `subject`."""
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
         """Return the numbers of a subject's versions, in order; with `deleted` also those that were deleted."""
@@ -158,7 +154,7 @@ def schema_of(
         _encrypts(found.values.get("ruleSet")),
         subject,
         found.integer("version", 1, INT_MAX, default=0),
-        guid=found.text("guid", _GUID) if "guid" in found else "",
+        guid=found.text("guid").lower() if "guid" in found else "",
     )
 
 
@@ -222,11 +218,6 @@ def version_in_words(subject: str, version: Version) -> str:
     """Return what is asked for, for errors."""
     which = f"version {version}" if isinstance(version, int) else "the latest version"
     return f"{which} of subject {subject!r}"
-
-
-def guid_in_words(guid: str) -> str:
-    """Return what is asked for, for errors."""
-    return f"the schema with the GUID {guid}"
 
 
 def scope_of(subject: str) -> str:

@@ -25,6 +25,7 @@ from spark_kbatch.values.flat import Array, ByteStrings, frozen
 
 HEADER_SIZE = 5
 GUID_SIZE, GUID_MAGIC = 17, 1
+IN_HEADER = "__{}_schema_id"  # of keys, or of values
 NO_SCHEMA_ID = -1
 _MAGIC, _SINGLE_OBJECT, _AVRO_FILE = 0, b"\xc3\x01", b"Obj\x01"
 FRAMED_OTHERWISE = (_SINGLE_OBJECT, _AVRO_FILE)  # starts that values without framing hardly have
@@ -75,14 +76,9 @@ def described(value: bytes) -> str:
     return f"its first byte is {value[0]:#04x}"
 
 
-def header_name(column: str) -> str:
-    """Return the name of the header that names the schema of keys or values."""
-    return f"__{column}_schema_id"
-
-
 def named_in_header(column: str, headers: Iterable[Mapping[str, Any]] | None) -> str:
     """Return what to say of a key or a value whose schema a header of its record names; empty if none does."""
-    name = header_name(column)
+    name = IN_HEADER.format(column)
     if not any(one["key"] == name for one in headers or ()):
         return ""
     return (

@@ -309,10 +309,10 @@ def test_values_whose_schema_a_header_names_are_shown_with_that_framing(
             "value.id = 1",
         ).stdout
     )
-    assert "read it with the framing header" in run(*of_avro).stderr
+    assert "read it with the framing header" in str(run(*of_avro).exception)
     of_json = [*words, "--value-format", "json", "--start", "1", "--value-framing", "header"]
     assert run(*of_json).stdout == '"a"\n'
     with_headers = run(
         *of_avro[:5], "--value-format", "avro", "--value-framing", "header", "--end", "1", "--json"
     )
-    assert list(json.loads(with_headers.stdout)["headers"]) == ["__value_schema_id"]
+    assert json.loads(with_headers.stdout)["headers"][0][0] == "__value_schema_id"
