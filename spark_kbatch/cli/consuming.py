@@ -60,6 +60,7 @@ from spark_kbatch.terminal import visible
 logger = logging.getLogger(__name__)
 
 _FORMATS = click.Choice(["avro", "json"])
+_FRAMINGS = click.Choice(["confluent", "header", "none"])
 _PAUSE_MS = 200  # between two looks for new records
 _LOOKS_PER_LISTING = 10  # of which one also looks for new topics and partitions
 _BOUND = re.compile(
@@ -220,6 +221,8 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
 @click.option("--key-format", type=_FORMATS, help="Print keys so.")
 @click.option("--value-schema", metavar="SCHEMA", help="Read values as one schema: latest, id:7, version:3, file:order.avsc, or a schema as JSON; JSON also as a DDL, such as 'id bigint'.")  # fmt: skip
 @click.option("--key-schema", metavar="SCHEMA", help="The same for keys.")
+@click.option("--value-framing", type=_FRAMINGS, help="What names the schema of a value: Confluent's bytes in front of it, a header of the record, or nothing.  [default: confluent with a registry]")  # fmt: skip
+@click.option("--key-framing", type=_FRAMINGS, help="The same for keys.")
 @click.option(
     "--permissive",
     is_flag=True,
@@ -249,6 +252,8 @@ def consume(
     key_format: str | None,
     value_schema: str | None,
     key_schema: str | None,
+    value_framing: str | None,
+    key_framing: str | None,
     permissive: bool,
     registry: Mapping[str, str],
     max_decompressed_batch_bytes: int,
@@ -300,6 +305,7 @@ def consume(
         for name, value in (
             ("value_format", value_format), ("key_format", key_format),
             ("value_schema", value_schema), ("key_schema", key_schema),
+            ("value_framing", value_framing), ("key_framing", key_framing),
         )
         if value is not None
     }  # fmt: skip

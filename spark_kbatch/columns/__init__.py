@@ -5,6 +5,7 @@
     functions  columns of any origin: functions of Spark, and Arrow arrays without a topic
     schemas    which schema a column has, and which ones wrote what is read
     avro       a column of Avro, with the registry that knows what its decoder does not
+    headers    a column whose schemas are named in headers of the records, or by GUIDs in front of the values
     as_json    keys and values as JSON text on one line: what people look at
 
 A schema is chosen once, on the driver: when a read is loaded, a write begins, or a function is called. It goes with the

@@ -158,7 +158,9 @@ def decode_values(array: Any, registry: Any, keywords: Mapping[str, Any]) -> Dec
     if not isinstance(array, pa.Array | pa.ChunkedArray) or array.type not in _BYTES:
         kind = str(getattr(array, "type", type(array).__name__))
         arguments.refuse("array", kind, "an Arrow array of binary or string")
-    options = parse_value_keywords(registry, {"value_format": "avro", **keywords}, [])
+    options = parse_value_keywords(
+        registry, {"value_format": "avro", **keywords}, [], has_headers=False
+    )
     columns = pinned(options)
     if not columns.columns:
         raise ConfigError("value_format is 'binary': such values are what they are")

@@ -14,6 +14,7 @@ alone chooses among them. JSON says itself what it is, so that no one asks which
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from spark_kbatch import clock
-from spark_kbatch.consumer.rows import BYTES, ROW_SCHEMA, TypedColumn, TypedColumns, row_schema
+from spark_kbatch.consumer.rows import (
+    BYTES,
+    ROW_SCHEMA,
+    TypedColumn,
+    TypedColumns,
+    row_schema,
+)
 from spark_kbatch.errors import SchemaError, SchemaRegistryError
 from spark_kbatch.options import arguments
 from spark_kbatch.options.registry import RegistryOptions
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
     from spark_kbatch.consumer.matching import Where
     from spark_kbatch.registry.schemas import RegisteredSchema
     from spark_kbatch.values.avro_schema import Schema
+    from spark_kbatch.values.decoded import DecodedValues
     from spark_kbatch.values.layout import Wanted
 
 logger = logging.getLogger(__name__)
@@ -144,7 +152,7 @@ class PinnedJson:
         """Return what makes the column of bytes."""
         from spark_kbatch.values.json_decoder import JsonDecoder  # noqa: PLC0415  loads the kernels
 
-        is_framed = self.options.framing == "confluent"
+        is_framed = self.options.framing != "none"
         return JsonDecoder(self.kind, is_framed=is_framed, lenient=self.lenient)
 
 
@@ -190,7 +198,48 @@ class PinnedColumns:
             for one in self.columns
             if one.options.column in sources
         }
-        return TypedColumns(self.schema, by_name, self.options.mode == PERMISSIVE, remedy)
+        return _typed(self.options, by_name, self.schema, remedy, {
+            one.options.column: one.known_with(new)
+            for one in self.columns
+            if isinstance(one, PinnedAvro)
+        })  # fmt: skip
+
+
+def _typed(
+    options: ValueOptions,
+    by_name: dict[str, TypedColumn],
+    schema: pa.Schema,
+    remedy: str,
+    known: Mapping[str, Iterable[RegisteredSchema]] | None = None,
+) -> TypedColumns:
+    """Return what decodes keys and values, with the headers of records where these name schemas.
+
+    Args:
+        options: of the read.
+        by_name: the decoders of bytes in Confluent's framing, or none.
+        schema: of all columns of rows.
+        remedy: what an error says to do.
+        known: the schemas that may have written a column.
+    """
+    by_headers: dict[str, Callable[..., DecodedValues]] = {}
+    for column in options.typed:
+        name, is_avro = column.column, column.format == "avro"
+        if column.framing == "header" and name in by_name:
+            from spark_kbatch.columns.headers import decoded_by_headers  # noqa: PLC0415  loads the kernels
+            from spark_kbatch.columns.schemas import WritersSchemas  # noqa: PLC0415  likewise
+
+            schemas = WritersSchemas(options.registry, column.subject, (known or {}).get(name, ()))
+            by_headers[name] = functools.partial(
+                decoded_by_headers,
+                by_name[name],
+                name,
+                # JSON says itself what it is: its GUIDs are looked up for a column of ids alone.
+                schemas.id_of
+                if is_avro or (options.include_schema_id and options.registry is not None)
+                else str,
+                needs_ids=is_avro,
+            )
+    return TypedColumns(schema, by_name, options.mode == PERMISSIVE, remedy, by_headers)
 
 
 @dataclass(frozen=True)
@@ -380,7 +429,7 @@ def shown_as_json(
     by_name: dict[str, TypedColumn] = {}
     for column in options.typed:
         is_chosen = f"{column.column}_schema" in keywords
-        if column.format == "avro" and column.framing == "confluent" and not is_chosen:
+        if column.format == "avro" and column.framing != "none" and not is_chosen:
             from spark_kbatch.columns.avro import WrittenAsJson  # noqa: PLC0415  loads the kernels
 
             by_name[column.column] = WrittenAsJson(options.registry)
@@ -389,9 +438,9 @@ def shown_as_json(
         by_name[column.column] = ReadAsJson(
             found.decoder(options.registry),
             is_written=isinstance(found, PinnedJson) and found.type() == pa.string(),
-            is_framed=column.framing == "confluent",
+            is_framed=column.framing != "none",
         )
-    return TypedColumns(by_name=by_name, is_permissive=options.mode == PERMISSIVE, remedy=remedy)
+    return _typed(options, by_name, ROW_SCHEMA, remedy)
 
 
 def seen_by_condition(registry: Any, keywords: Mapping[str, Any], topic: str) -> TypedColumns:

@@ -216,6 +216,7 @@ class WritersSchemas:
         """Ask a registry for ids in the context of a subject, but for schemas that are known."""
         self._registry, self._subject = registry, subject
         self._known = {one.id: one for one in known}
+        self._ids = {one.guid: one.id for one in self._known.values() if one.guid}
 
     def of(self, schema_id: int) -> Schema | str:
         """Return the schema of an id, or why its values cannot be read.
@@ -233,7 +234,14 @@ class WritersSchemas:
         except SchemaError as error:
             return f"its schema is none that can be used: {error}"
 
-    def _asked(self, schema_id: int) -> RegisteredSchema:
+    def id_of(self, guid: str) -> int | str:
+        """Return the id of the schema that has a GUID, or why there is none; raises as `of`."""
+        try:
+            return self._ids.get(guid) or self._asked(guid).id
+        except SchemaNotFoundError as error:
+            return str(error)
+
+    def _asked(self, schema_id: int | str) -> RegisteredSchema:
         assert self._registry is not None  # which Confluent's framing needs
         return registry_of(self._registry).by_id(schema_id, self._subject)
 

@@ -47,9 +47,9 @@ class Where:
         self.times_ms = span(condition, "timestamp")
         self._columns = [row_column(name, typed) for name in sorted(columns_of(condition))]
         self._typed_names = {one.source for one in self._columns if one.is_of(typed)}
-        # Columns of RECORD_SCHEMA to decode for it; an error about a value names the offset.
+        # Columns of RECORD_SCHEMA to decode for it.
         needed = [one.source for one in self._columns if one.source]
-        self.decoded = list(dict.fromkeys(needed + ["offset"] * bool(self._typed_names)))
+        self.decoded = list(dict.fromkeys(needed + typed.beside(self._typed_names)))
 
     def rows(
         self,

@@ -134,6 +134,16 @@ class TypedColumns:
     by_name: Mapping[str, TypedColumn] = field(default_factory=dict)  # of key, value
     is_permissive: bool = False
     remedy: str = ""  # about a bad key or value; {column} is its name, {after} the next offset
+    # Where headers of records say how: as `TypedColumn.decode`, with the headers in front.
+    by_headers: Mapping[str, Callable[..., DecodedValues]] = field(default_factory=dict)
+
+    def beside(self, names: Collection[str]) -> list[str]:
+        """Return the columns of RECORD_SCHEMA that are needed beside those that are decoded.
+
+        An error about a value names the offset, which costs nothing.
+        """
+        headers = [] if self.by_headers.keys().isdisjoint(names) else ["headers"]
+        return ["offset", *headers] if names else []
 
     def decoded(
         self,
@@ -145,8 +155,8 @@ class TypedColumns:
         """Yield records with their decoded columns: at once, or in parts of bounded memory.
 
         Args:
-            batch: the records, with their offsets.
-            names: the columns to decode, of `by_name`.
+            batch: the records.
+            names: the columns to decode, of `by_name`; the records have those `beside` them.
             topic_partition: where they are.
             headers_of: asked for the headers of records that cannot be decoded: they may say why.
 
@@ -157,7 +167,7 @@ class TypedColumns:
         """
         try:
             found = {
-                name: self.by_name[name].decode(batch.column(name), memory_max=_MEMORY_MAX)
+                name: self._decoder(name, batch)(batch.column(name), memory_max=_MEMORY_MAX)
                 for name in names
             }
         except OverflowError:
@@ -185,6 +195,12 @@ class TypedColumns:
             },
         )
 
+    def _decoder(self, name: str, batch: pa.RecordBatch) -> Callable[..., DecodedValues]:
+        """Return what decodes a column of records."""
+        if name in self.by_headers:
+            return functools.partial(self.by_headers[name], batch.column("headers"))
+        return self.by_name[name].decode
+
     def _told(
         self,
         batch: pa.RecordBatch,
@@ -195,7 +211,11 @@ class TypedColumns:
     ) -> dict[int, RecordDeserializationError]:
         """Return, by row, the errors of a column in terms of its records."""
         offsets = batch.column("offset") if errors else ()
-        reasons = _reasons_in_headers(errors, offsets, name, topic_partition, headers_of)
+        reasons = (
+            {}  # its decoder has seen the headers
+            if name in self.by_headers
+            else _reasons_in_headers(errors, offsets, name, topic_partition, headers_of)
+        )
         found = {}
         for error in errors:
             offset = offsets[error.row].as_py()
@@ -345,10 +365,10 @@ class Rows:
         self._columns = [row_column(name, typed) for name in columns]
         self.schema = pa.schema([typed.schema.field(name) for name in columns])
         self._typed_names = {one.source for one in self._columns if one.is_of(typed)}
-        # Columns of RECORD_SCHEMA to decode for them; an error about a value names the offset, which costs nothing.
+        # Columns of RECORD_SCHEMA to decode for them.
         needed = [
             *(one.source for one in self._columns if one.source),
-            *(["offset"] if self._typed_names else []),
+            *typed.beside(self._typed_names),
             *(where.decoded if where else []),
         ]
         self.decoded = list(dict.fromkeys(needed))

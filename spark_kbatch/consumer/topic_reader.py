@@ -312,7 +312,7 @@ class TopicReader:
         Args:
             topic_id: of the topic to read; by default of the one that has the name when the first rows
                 are taken.
-            typed: what keys and values become, bytes by default; otherwise the columns have the offset too.
+            typed: what keys and values become, bytes by default.
             where: which records to yield, all by default.
             times_ms: as for `reading.read_range`, where there is no `where`.
         """
@@ -323,7 +323,9 @@ class TopicReader:
             wanted = self._part_of(wanted, views, where, isolation)
         topic_id = topic_id or self.source.topic(wanted.topic_partition.topic).topic_id
         headers_of = self._headers_of(isolation, topic_id, max_decompressed_batch_bytes)
-        needed = dict.fromkeys([*columns, *(where.decoded if where else ())])
+        names = typed.by_name.keys() & set(columns) if typed else set()
+        decoded_of = [*dict.fromkeys([*columns, *(typed.beside(names) if typed else ())])]
+        needed = dict.fromkeys([*decoded_of, *(where.decoded if where else ())])
         with self.source.fetcher(wanted, topic_id) as fetcher:
             for batch in reading.read_range(
                 fetcher, wanted, [*needed], isolation,
@@ -339,14 +341,13 @@ class TopicReader:
                     if typed is None:
                         yield chosen.select([*columns])
                         continue
-                    names = typed.by_name.keys() & set(columns)
                     for records, decoded in typed.decoded(
-                        chosen.select([*columns]), names, wanted.topic_partition, headers_of
+                        chosen.select(decoded_of), names, wanted.topic_partition, headers_of
                     ):
                         for name, one in decoded.items():
                             place = records.schema.get_field_index(name)
                             records = records.set_column(place, name, one.shown())
-                        yield records
+                        yield records.select([*columns])
 
     def _headers_of(
         self, isolation: IsolationLevel, topic_id: str, max_decompressed_batch_bytes: int

@@ -33,7 +33,7 @@ from spark_kbatch.options.registry import (
 from spark_kbatch.stored_json import loads_commented
 
 Format: TypeAlias = Literal["binary", "string", "avro", "json"]
-Framing: TypeAlias = Literal["confluent", "none"]
+Framing: TypeAlias = Literal["confluent", "header", "none"]
 Mode: TypeAlias = Literal["FAILFAST", "PERMISSIVE"]
 Strategy: TypeAlias = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"]
 Column: TypeAlias = Literal["key", "value", ""]
@@ -136,7 +136,9 @@ _FORMAT: kinds.OptionKind[Format] = kinds.one_of(
 _SCHEMA = kinds.OptionKind(_schema, _DDL_ACCEPTS)
 _WRITTEN_SCHEMA = kinds.OptionKind(_schema, _SCHEMA_ACCEPTS)
 _SUBJECT = kinds.stripped("a name")
-_FRAMING: kinds.OptionKind[Framing] = kinds.one_of("confluent", "none")
+_FRAMING: kinds.OptionKind[Framing] = kinds.one_of("confluent", "header", "none")
+# Of writes, and of functions, whose rows have no headers.
+_FIXED_FRAMING: kinds.OptionKind[Framing] = kinds.one_of("confluent", "none", later=["header"])
 _STRATEGY_NAMES: kinds.OptionKind[Strategy] = kinds.one_of(*_STRATEGIES)
 _STRATEGY = kinds.OptionKind(_strategy, _STRATEGY_NAMES.accepts)
 
@@ -168,12 +170,12 @@ class ColumnOptions:
     @property
     def has_schema_ids(self) -> bool:
         """Whether it is known of each value which schema wrote it, by an id."""
-        return self.format == "avro" or self.framing == "confluent"
+        return self.format == "avro" or self.framing != "none"
 
     @property
     def has_versions(self) -> bool:
         """Whether values name their schemas, which are versions of a subject that is known."""
-        return self.framing == "confluent" and bool(self.subject)
+        return self.framing != "none" and bool(self.subject)
 
     def path_of(self, path: str) -> str:
         """Return the path of a field with the column's name in front, if it has one."""
@@ -199,7 +201,7 @@ def _written_rows(column: Column, *, called: str) -> tuple[Option, ...]:
         Option(f"{column}.format", _FORMAT, "binary", f"What {called} become: bytes or text as they are, or Avro or JSON, of columns of any type that fits the schema; JSON needs none. See [Values as columns](values.md#write)."),
         Option(f"{column}.schema", _WRITTEN_SCHEMA, None, f"The schema that {called} are written with: " + ("the latest of the subject, which only a batch may name, " if column == "value" else "") + "an id, a version, a file on the driver, or the schema itself.", "latest; with auto.register.schemas, one that is made of the columns; json without a registry needs none" if column == "value" else "required for avro, and for json with a registry and framing confluent"),
         Option(f"{column}.subject", _SUBJECT, None, f"The subject that {called} have in the registry.", f"TOPIC-{column}, with the option `topic`"),
-        Option(f"{column}.framing", _FRAMING, None, f"Whether {called} get Confluent's five bytes in front, which name their schema, or none.", _FRAMING_DEFAULT),
+        Option(f"{column}.framing", _FIXED_FRAMING, None, f"Whether {called} get Confluent's five bytes in front, which name their schema, or none.", _FRAMING_DEFAULT),
         Option(f"{column}.subject.name.strategy", _STRATEGY, "TopicNameStrategy", f"What the subject of {called} follows from where it is not given: the topic, the name of the schema's record, or both, `TOPIC-RECORD`. The names are Confluent's; a Java class will do."),
         Option(f"{column}.record.name", kinds.OptionKind(_record_name, "a name, such as `com.shop.Order`"), None, f"The name of the record that {called} are: of a schema that is made of columns, and for the subject of one that is looked up." if column == "value" else f"The name of the record that {called} are, for the subject of a schema that is looked up.", "made of the subject" if column == "value" else "the schema's"),
     )
@@ -212,7 +214,7 @@ def _rows(column: Column, *, called: str) -> tuple[Option, ...]:
         Option(key_of(column, "format"), _FORMAT, "binary", f"What {called} are: bytes as they are, text in UTF-8, Avro, or JSON. See [Values as columns](values.md)."),
         Option(key_of(column, "schema"), _SCHEMA, None, f"The schema that {called} are read as: the latest of the subject, an id, a version, a file on the driver, or the schema itself.", "latest, of a registry"),
         Option(key_of(column, "subject"), _SUBJECT, None, f"The subject that {called} have in the registry.", f"TOPIC-{column}, if one topic is named"),
-        Option(key_of(column, "framing"), _FRAMING, None, f"Whether {called} have Confluent's five bytes in front, which name the schema that wrote each, or none.", _FRAMING_DEFAULT),
+        Option(key_of(column, "framing"), _FRAMING if column else _FIXED_FRAMING, None, f"What names the schema that wrote each of the {called}: Confluent's five bytes in front, a [header of the record](values.md#ids-in-headers), or nothing.", _FRAMING_DEFAULT),
     )
     # fmt: on
 
@@ -226,7 +228,7 @@ class ValueOptions:
     key: ColumnOptions = made_of(*_rows("key", called="keys"), default=ColumnOptions("key"))
     fields: tuple[str, ...] = option("value.fields", kinds.OptionKind(_fields, "names, separated by commas: `order_id,customer.id`"), (), "Fields of the value that are wanted; only these are decoded.", "all of them")
     mode: Mode = option("mode", kinds.one_of("FAILFAST", "PERMISSIVE"), "FAILFAST", "What becomes of a key or a value that cannot be decoded: an error that names its record, or null, with the reason in the column `value_error` or `key_error`.")
-    include_schema_id: bool = option("includeSchemaId", kinds.BOOLEAN, False, "Whether to add the id of the schema that wrote each value, as the column `value_schema_id`, and `key_schema_id`. JSON has ids in Confluent's framing alone.")
+    include_schema_id: bool = option("includeSchemaId", kinds.BOOLEAN, False, "Whether to add the id of the schema that wrote each value, as the column `value_schema_id`, and `key_schema_id`. JSON has ids in Confluent's framing and in headers alone.")
     include_bytes: bool = option("includeBytes", kinds.BOOLEAN, False, "Whether to add the bytes that were decoded, as the column `value_bytes`, and `key_bytes`.")
     lenient: tuple[str, ...] = option("json.lenient", kinds.OptionKind(_lenient, "names, separated by commas: `zone`, `digits`"), (), "What is no error in JSON: a [time without a zone, digits that are lost](values.md#json).", "none of them")
     # fmt: on
@@ -306,7 +308,7 @@ def parse_value_options(
     if "includeSchemaId" in given and not any(one.has_schema_ids for one in found.typed):
         raise _lonely(
             "includeSchemaId",
-            "a format whose values name schemas: avro, or json with framing confluent",
+            "a format whose values name schemas: avro, or json with framing confluent or header",
         )
     if registry is not None and formats.isdisjoint(_OWN_SCHEMA):
         raise _lonely(URL, _FORMATTED)
@@ -402,9 +404,9 @@ def _column(
         for key in (schema_key, subject_key, strategy_key, name_key):
             if key in given:
                 raise _lonely(key, f"{column}.format=avro or json")
-        if framing == "confluent":
+        if framing in ("confluent", "header"):
             raise ConfigError(
-                f"option '{column}.framing' is 'confluent', which goes with {column}.format=avro or json alone"
+                f"option '{column}.framing' is {framing!r}, which goes with {column}.format=avro or json alone"
             )
         return ColumnOptions(column, kind)
     schema: SchemaChoice = given.get(schema_key) or LATEST_SCHEMA
@@ -459,9 +461,9 @@ def _column(
 def _ensure_needs_no_registry(column: ColumnOptions, *, is_given: bool, is_written: bool) -> None:
     url, schema_key = URL if column.column else "registry", column.schema_key
     called, own = column.column or "value", _OWN_SCHEMA[column.format]
-    if column.framing == "confluent" and (column.format == "avro" or is_written):
+    if column.framing != "none" and (column.format == "avro" or is_written):
         raise ConfigError(
-            f"option {key_of(column.column, 'framing')!r} is 'confluent', where each {called} names its schema "
+            f"option {key_of(column.column, 'framing')!r} is {column.framing!r}, where each {called} names its schema "
             f"by an id: give the registry that knows it, in {url!r}; a folder will do"
         )
     if not is_given:
@@ -478,7 +480,7 @@ def _ensure_needs_no_registry(column: ColumnOptions, *, is_given: bool, is_writt
 
 
 def parse_value_keywords(
-    registry: Any, keywords: Mapping[str, Any], topics: Sequence[str]
+    registry: Any, keywords: Mapping[str, Any], topics: Sequence[str], *, has_headers: bool = True
 ) -> ValueOptions:
     """Parse the arguments of a read in Python: `value_format="avro", registry="http://localhost:8081"`.
 
@@ -486,12 +488,18 @@ def parse_value_keywords(
         registry: a URL, a folder, or a mapping of options with or without the prefix `schema.registry.`.
         keywords: the options with underscores.
         topics: as for `parse_value_options`.
+        has_headers: whether values are of records, which may have headers.
 
     Raises:
         ConfigError: as `parse_value_options`.
         TypeError: an argument is unknown.
     """
     options = _as_options(registry, keywords, VALUE_OPTIONS)
+    if not has_headers and options.get("value.framing", "").strip().lower() == "header":
+        raise ConfigError(
+            "value_framing is 'header', which goes with records of topics alone: an array has no headers; "
+            "accepted: confluent, none"
+        )
     return parse_value_options(Given(without_registry(options), VALUE_OPTIONS), options, topics)
 
 

@@ -1,6 +1,7 @@
 """A schema registry over HTTP: calls of its API, URLs in turn, retries, bounds, failures.
 
     GET  /schemas/ids/ID?subject=SUBJECT           a schema by its id
+    GET  /schemas/guids/GUID/ids                   the ids of a schema, in each context
     GET  /subjects/SUBJECT/versions?deleted=true   the versions of a subject
     GET  /subjects/SUBJECT/versions/VERSION        one of them, or the latest
     POST /subjects/SUBJECT/versions                register a schema
@@ -53,6 +54,7 @@ from spark_kbatch.registry.schemas import (
     RegisteredSchema,
     Schema,
     Version,
+    context_of,
     json_of,
     schema_of,
     version_in_words,
@@ -344,9 +346,11 @@ class RegistryClient:
         self._endpoint, self._retries = endpoint, retries
         self.name = endpoint.name
 
-    def by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:
-        """Return the schema of an id, in the context of `subject`."""
+    def by_id(self, schema_id: int | str, subject: str = "") -> RegisteredSchema:
+        """Return the schema of an id or a GUID, in the context of `subject`, or of the URL."""
         asked = f"schema id {schema_id}" + (f" of subject {subject!r}" if subject else "")
+        if isinstance(schema_id, str):
+            schema_id = self._id_of(schema_id, subject, asked)
         query = {"subject": subject} if subject else None
         found = self._object("GET", ["schemas", "ids", str(schema_id)], asked, query=query)
         return self._whole(schema_of(found, schema_id=schema_id, subject=subject))
@@ -382,6 +386,23 @@ class RegistryClient:
         found = self._object("POST", ["subjects", _quoted(subject)], asked, body=json_of(schema))
         return self._whole(schema_of(found, subject=subject))
 
+    def _id_of(self, guid: str, subject: str, asked: str) -> int:
+        """Return the id that a GUID has in a context."""
+        found = self._endpoint.ask(
+            "GET", ["schemas", "guids", guid, "ids"], asked, retries=self._retries
+        )
+        try:
+            ids: dict[str, int] = {one["context"]: int(one["id"]) for one in found}
+        except (TypeError, ValueError, LookupError):
+            raise SchemaRegistryError(self.name, asked, "its answer is no list of ids") from None
+        context = (
+            context_of(subject) or (re.findall(r"/contexts/:?(\.[^/:,]*)", self.name) or ["."])[0]
+        )
+        if context not in ids:
+            reason = f"it has it in these contexts, not in {context!r}: {', '.join(ids) or 'none'}"
+            raise SchemaNotFoundError(self.name, asked, reason)
+        return ids[context]
+
     def _version(self, subject: str, version: Version) -> RegisteredSchema:
         """Return a version of a subject, without the schemas that it refers to."""
         path = ["subjects", _quoted(subject), "versions", str(version)]
@@ -408,7 +429,12 @@ def _quoted(subject: str) -> str:
 
 def _authorization(options: RegistryOptions) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the headers of every request, and the texts in them that are secret."""
-    headers = {"Accept": f"{_CONTENT_TYPE}, application/json", "User-Agent": "spark-kbatch"}
+    headers = {
+        "Accept": f"{_CONTENT_TYPE}, application/json",
+        "User-Agent": "spark-kbatch",
+        # Without it Confluent's cloud leaves out GUIDs.
+        "Confluent-Accept-Unknown-Properties": "true",
+    }
     user_info, token = options.user_info.text, options.bearer_auth_token.text
     if user_info:
         encoded = base64.b64encode(user_info.encode()).decode()

@@ -1,6 +1,6 @@
 """A folder that stands in for a schema registry, for jobs without a network and for tests.
 
-    ids/7.json          a schema, as a registry answers GET /schemas/ids/7: schema, schemaType, references, ruleSet
+    ids/7.json          a schema, as a registry answers GET /schemas/ids/7: schema, schemaType, references, ruleSet, guid
     subjects.json       {"orders-value": {"1": 7, "2": 9}}: each subject's versions, and their ids
     contexts/.staging/  ids/ and subjects.json of another context, with its own ids
 
@@ -52,8 +52,10 @@ class FolderRegistry:
         self._folder, self._files = folder, files or LinkedFiles()
         self.name = str(folder)
 
-    def by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:
-        """Return the schema of an id, in the context of `subject`."""
+    def by_id(self, schema_id: int | str, subject: str = "") -> RegisteredSchema:
+        """Return the schema of an id, or of a GUID that its file has, in the context of `subject`."""
+        if isinstance(schema_id, str):
+            schema_id = self._id_of(schema_id, subject)
         return self._whole(self._schema(schema_id, subject))
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
@@ -93,8 +95,7 @@ class FolderRegistry:
             subjects.values[name_of(subject)] = {}
         elif there := self._version_with(subject, schema, asked):
             return there.id
-        names = map(_FILE_OF_ID.fullmatch, self._files.list(folder / _IDS))
-        known = [int(one[1]) for one in names if one]
+        known = self._ids_in(folder)
         same = (one for one in known if _is_same(self._schema(one, subject).schema, schema))
         schema_id = next(same, None)
         if schema_id is None:
@@ -104,6 +105,20 @@ class FolderRegistry:
         versions[str(max(map(int, versions), default=0) + 1)] = schema_id
         self._files.replace(folder / _SUBJECTS, as_bytes(subjects.values))
         return schema_id
+
+    def _id_of(self, guid: str, subject: str) -> int:
+        asked = f"schema id {guid}"
+        folder = self._context_folder(subject, asked)
+        self._subjects(folder, asked)  # an error if the folder is no registry
+        for schema_id in self._ids_in(folder):
+            if self._schema(schema_id, subject).guid == guid:
+                return schema_id
+        raise SchemaNotFoundError(self.name, asked, f'no file in {folder / _IDS} has this "guid"')
+
+    def _ids_in(self, folder: Path) -> list[int]:
+        """Return the ids of a context's schemas; raises OSError."""
+        names = self._files.list(folder / _IDS)
+        return [int(one[1]) for one in map(_FILE_OF_ID.fullmatch, names) if one]
 
     def _version_with(self, subject: str, schema: Schema, asked: str) -> RegisteredSchema | None:
         """Return the latest version of a subject that has a schema; None if none has it."""

@@ -1,14 +1,14 @@
 """The way to a registry, and a client of it that asks for nothing twice.
 
     asked for                      answered from
-    an id                          the process, then the machine's cache, then the registry: an id never changes
+    an id, a GUID                  the process, then the machine's cache, then the registry: neither ever changes
     a version, a registration,     the registry; from the machine's cache only while the registry cannot be reached, so
     a schema to look up            that a query that runs already goes on
     the latest version, the list   always the registry
     of versions, an id that refers
     to the latest of a subject
 
-Bytes of another origin look like ids that no registry has. An id that the registry does not have is not asked for again
+Bytes of another origin look like ids that no registry has. An id or a GUID that the registry does not have is not asked for again
 for a minute, and after 20 such ids of a subject within a minute a process asks for no further one of it: they are
 unknown too. One thread asks at a time. If it finds the registry down, those that waited for it fail too, and do not
 wait as long again.
@@ -147,11 +147,11 @@ class KnownSchemas:
         # No lock: single steps of the interpreter, and all threads store the same.
         self._by_question: dict[str, RegisteredSchema] = {}
         # When it was found out, by scope and id: bytes of one topic use up nothing of another one's.
-        self._unknown: dict[tuple[str, int], tuple[int, SchemaNotFoundError]] = {}
+        self._unknown: dict[tuple[str, int | str], tuple[int, SchemaNotFoundError]] = {}
         self._outage: tuple[int, SchemaRegistryUnavailableError] | None = None
 
-    def by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:
-        """Return the schema of an id, in the context of `subject`."""
+    def by_id(self, schema_id: int | str, subject: str = "") -> RegisteredSchema:
+        """Return the schema of an id or a GUID, in the context of `subject`."""
         question = _id_question(schema_id, subject)
         started_ms = self._monotonic_ms()
         found = self._known_id(question)
@@ -196,7 +196,7 @@ class KnownSchemas:
         return found
 
     def _asked_id(
-        self, question: str, schema_id: int, subject: str, started_ms: int
+        self, question: str, schema_id: int | str, subject: str, started_ms: int
     ) -> RegisteredSchema:
         """Ask the registry for an id that is not known here, if it may be asked."""
         scope = scope_of(subject)
@@ -210,6 +210,7 @@ class KnownSchemas:
             self._outage = self._monotonic_ms(), replace(error)
             raise
         self._remember_id(question, found)
+        self._remember_id(_id_question(found.id, subject), found)  # where a GUID was asked for
         return found
 
     def _last_answer(
@@ -248,7 +249,7 @@ class KnownSchemas:
             self._by_question[question] = found
             self._cache.put(question, found)
 
-    def _ensure_may_ask(self, scope: str, schema_id: int, started_ms: int) -> None:
+    def _ensure_may_ask(self, scope: str, schema_id: int | str, started_ms: int) -> None:
         """Raise if an id was not there a minute ago, too many were not, or the registry went down just now."""
         if self._outage is not None and self._outage[0] > started_ms:
             raise replace(self._outage[1])
@@ -265,5 +266,5 @@ class KnownSchemas:
             raise SchemaNotFoundError(self.name, f"schema id {schema_id}", reason)
 
 
-def _id_question(schema_id: int, subject: str) -> str:
+def _id_question(schema_id: int | str, subject: str) -> str:
     return json.dumps(["id", scope_of(subject), schema_id])

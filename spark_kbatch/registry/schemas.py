@@ -7,6 +7,7 @@ In JSON a schema is what a registry answers to `GET /schemas/ids/7`:
     references   a list of {"name": ..., "subject": ..., "version": ...}; none if it is missing.
                  A version of -1 is the latest of that subject, whenever the schema is asked for
     ruleSet      rules of data contracts; only those that encrypt matter to who decodes
+    guid         text: the same for a schema in all contexts and registries; Confluent's have it from 8.0 on
     id, subject, version   where the registry was asked for a version of a subject
 
 A subject may name a context, as `:.CONTEXT:SUBJECT`. An id has one meaning in a context, and may have another one in
@@ -80,6 +81,7 @@ class RegisteredSchema:
     subject: str = ""  # that it was asked for under; empty if it was asked for by id alone
     version: int = 0  # 0 where it was asked for by id
     referenced: tuple[ReferencedSchema, ...] = ()  # all of them; each after those it refers to
+    guid: str = ""  # empty if it is not known
 
     @property
     def may_change(self) -> bool:
@@ -98,8 +100,8 @@ class SchemaRegistry(Protocol):
     def name(self) -> str:
         """The registry's URLs or folder, without secrets."""
 
-    def by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:
-        """Return the schema of an id, in the context of `subject`."""
+    def by_id(self, schema_id: int | str, subject: str = "") -> RegisteredSchema:
+        """Return the schema of an id, or of a GUID, with its id in the context of `subject`."""
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
         """Return the numbers of a subject's versions, in order; with `deleted` also those that were deleted."""
@@ -152,6 +154,7 @@ def schema_of(
         _encrypts(found.values.get("ruleSet")),
         subject,
         found.integer("version", 1, INT_MAX, default=0),
+        guid=found.text("guid").lower() if "guid" in found else "",
     )
 
 

@@ -5,8 +5,12 @@
     4       schema id, int32, big-endian
             the value; of a schema that is bytes and no decimal all that is left, without its length
 
+A GUID stands in for the id as 1, and 16 bytes. Either may be in a header of the record in place of the value, whose
+own bytes are all of the value then. The last header of the name counts.
+
 Source: Confluent's documentation "Formats, Serializers, and Deserializers", "Wire format"; schema-registry
-avro-serializer/.../AbstractKafkaAvroSerializer.java.
+avro-serializer/.../AbstractKafkaAvroSerializer.java, schema-serializer/.../schema/id/SchemaId.java,
+DualSchemaIdDeserializer.java.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from spark_kbatch.kernels import slots as kernels
 from spark_kbatch.values.flat import Array, ByteStrings, frozen
 
 HEADER_SIZE = 5
+GUID_SIZE, GUID_MAGIC = 17, 1
+IN_HEADER = "__{}_schema_id"  # of keys, or of values
 NO_SCHEMA_ID = -1
 _MAGIC, _SINGLE_OBJECT, _AVRO_FILE = 0, b"\xc3\x01", b"Obj\x01"
 FRAMED_OTHERWISE = (_SINGLE_OBJECT, _AVRO_FILE)  # starts that values without framing hardly have
@@ -63,17 +69,19 @@ def described(value: bytes) -> str:
         return "it looks like an Avro file"
     if len(value) >= 18 and value[0] == 3 and value[1] in (0, 5):
         return "it looks like the framing of AWS Glue"
-    if len(value) >= 17 and value[0] == 1:
-        return "it looks like Confluent's framing with a GUID in place of an id"
+    if len(value) >= GUID_SIZE and value[0] == GUID_MAGIC:
+        return (
+            "it looks like a GUID of Confluent in place of an id, which a framing of header reads"
+        )
     return f"its first byte is {value[0]:#04x}"
 
 
 def named_in_header(column: str, headers: Iterable[Mapping[str, Any]] | None) -> str:
-    """Return what to say of a key or a value whose schema a header of its record names; empty if none does.
-
-    Source: schema-registry client/.../serializers/schema/id/SchemaId.java.
-    """
-    name = f"__{column}_schema_id"
+    """Return what to say of a key or a value whose schema a header of its record names; empty if none does."""
+    name = IN_HEADER.format(column)
     if not any(one["key"] == name for one in headers or ()):
         return ""
-    return f"its schema is named in the header {name}, and not in front of the {column}, which cannot be read yet"
+    return (
+        f"its schema is named in the header {name}, and not in front of the {column}: read it with the framing "
+        f"header, {column}.framing in Spark"
+    )

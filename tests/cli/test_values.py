@@ -278,3 +278,41 @@ def test_what_is_missing_is_said(
 
     assert done.exit_code != 0
     assert said in f"{done.output}{done.exception}"
+
+
+def test_values_whose_schema_a_header_names_are_shown_with_that_framing(
+    tmp_path: Path, registry: Path
+) -> None:
+    guid = "00000000-0000-0001-0000-000000000005"
+    schema = {"schema": json.dumps(FIRST), "guid": guid}
+    (registry / "ids/7.json").write_text(json.dumps(schema))
+    body = avro.encode(parsed(FIRST), ROWS[0])
+    headers = {"__value_schema_id": b"\x01" + bytes.fromhex(guid.replace("-", ""))}
+    with spark_kbatch.open(tmp_path / "d", create=True) as cluster:
+        cluster.create_topic("orders")
+        with cluster.producer(flush=False) as producer:
+            producer.send("orders", body, headers=headers)
+            producer.send("orders", b'"a"', headers=headers)
+    words = ["consume", tmp_path / "d", "orders", "--registry", registry, "--raw"]
+    of_avro = [*words, "--value-format", "avro", "--end", "1"]
+
+    done = run(*of_avro, "--value-framing", "header")
+    assert json.loads(done.stdout) == SHOWN[0]
+    assert json.loads(
+        run(
+            *of_avro,
+            "--value-framing",
+            "header",
+            "--value-schema",
+            "id:7",
+            "--where",
+            "value.id = 1",
+        ).stdout
+    )
+    assert "read it with the framing header" in str(run(*of_avro).exception)
+    of_json = [*words, "--value-format", "json", "--start", "1", "--value-framing", "header"]
+    assert run(*of_json).stdout == '"a"\n'
+    with_headers = run(
+        *of_avro[:5], "--value-format", "avro", "--value-framing", "header", "--end", "1", "--json"
+    )
+    assert json.loads(with_headers.stdout)["headers"][0][0] == "__value_schema_id"

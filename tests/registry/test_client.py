@@ -88,6 +88,23 @@ def test_a_url_may_have_the_path_of_a_context(fake: FakeRegistry) -> None:
     assert client_of(f"{fake.url}/contexts/.staging/").by_id(1).schema.text == '"long"'
 
 
+def test_a_guid_is_an_id_of_a_context(fake: FakeRegistry) -> None:
+    guid = "00000000-0000-0001-0000-000000000005"
+    fake.add_at(7, "orders-value", TEXT.text, guid=guid)
+    fake.add_at(3, ":.staging:orders-value", TEXT.text, guid=guid)
+    client = client_of(fake.url)
+
+    assert (client.by_id(guid).id, client.by_id(guid, ":.staging:x").id) == (7, 3)
+    assert client.by_id(7, "orders-value").guid == guid
+    assert fake.asked[:2] == [f"GET /schemas/guids/{guid}/ids", "GET /schemas/ids/7"]
+    assert fake.headers[0]["Confluent-Accept-Unknown-Properties"] == "true"
+    with pytest.raises(SchemaNotFoundError, match=r"not in '\.other': \., \.staging"):
+        client.by_id(guid, ":.other:x")
+    fake.next_answers("odd")
+    with pytest.raises(SchemaRegistryError, match="its answer is no list of ids"):
+        client.by_id(guid)
+
+
 def test_a_schema_whose_rules_encrypt_says_so(fake: FakeRegistry) -> None:
     fake.register("orders-value", '"string"', ruleSet={"domainRules": [{"type": "ENCRYPT"}]})
 

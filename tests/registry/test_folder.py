@@ -41,7 +41,7 @@ def test_what_a_registry_answers_for_an_id_is_a_file(tmp_path: Path) -> None:
 
     found = a_folder(tmp_path, ids_7=answer).version("orders-value", LATEST_VERSION)
     schema = Schema("message A {}", "PROTOBUF")
-    assert found == RegisteredSchema(7, schema, True, "orders-value", 1)
+    assert found == RegisteredSchema(7, schema, True, "orders-value", 1, guid="x")
 
 
 @pytest.mark.parametrize("schema", [{"type": "map", "values": "long"}, ["null", "long"]])

@@ -399,3 +399,30 @@ def test_a_stream_of_a_real_cluster_is_decoded_by_spark(
     assert good == Row(value=Row(customer=Row(id=1), id=1), value_error=None, offset=0)
     assert (bad.value, bad.offset) == (None, 1)
     assert bad.value_error.startswith("the value of orders-0 at offset 1 cannot be decoded: ")
+
+
+def test_schemas_that_headers_name_are_known_to_the_tasks_of_a_job(
+    tmp_path: Path, registry: Path, spark: SparkSession
+) -> None:
+    """Whatever columns Spark takes."""
+    guid = "00000000-0000-0001-0000-000000000005"
+    (registry / "ids/7.json").write_text(json.dumps({"schema": FIRST, "guid": guid}))
+    headers = {"__value_schema_id": b"\x01" + bytes.fromhex(guid.replace("-", ""))}
+    with spark_kbatch.open(tmp_path / "c", create=True) as cluster:
+        cluster.create_topic("orders")
+        with cluster.producer(flush=False) as producer:
+            producer.send("orders", first(1)[5:], headers=headers)
+            producer.send("orders", second(2))
+            producer.send("orders", None, headers=headers)
+    options = {**AVRO, "schema.registry.url": str(registry), "value.framing": "header"}
+    rows = (
+        spark.read.format("kbatch")
+        .options(**options, includeSchemaId="true")
+        .load(str(tmp_path / "c"))
+    )
+    (registry / "ids/7.json").unlink()  # the plan has it
+
+    found = [tuple(row) for row in rows.select("value.id", "value_schema_id").collect()]
+    assert found == [(1, 7), (2, 9), (None, None)]
+    assert rows.where("value.id = 1").select("offset").collect() == [Row(offset=0)]
+    assert rows.select("partition").count() == 3

@@ -117,12 +117,14 @@ class FakeRegistry:
         path = [unquote(one) for one in parts.path.strip("/").split("/")]
         prefix = ""
         if path[0] == "contexts":
-            prefix, path = f":{path[1]}:", path[2:]
+            prefix, path = f":{path[1].strip(':')}:", path[2:]
         deleted = query.get("deleted", "").lower() == "true"
         with self._lock:
             match method, *path:
                 case "GET", "schemas", "ids", schema_id:
                     return self._by_id(int(schema_id), prefix, query.get("subject", ""))
+                case "GET", "schemas", "guids", guid, "ids":
+                    return self._ids(guid)
                 case "GET", "subjects", subject, "versions":
                     return [one.number for one in self._of(prefix, subject, deleted=deleted)]
                 case "GET", "subjects", subject, "versions", number:
@@ -142,6 +144,14 @@ class FakeRegistry:
             if schema_id in self._schemas.get(one, {}):
                 return self._schemas[one][schema_id]
         raise RefusalError(404, 40403, f"Schema {schema_id} not found")
+
+    def _ids(self, guid: str) -> list[dict[str, Any]]:
+        return [
+            {"context": context, "id": schema_id}
+            for context, schemas in sorted(self._schemas.items())
+            for schema_id, schema in schemas.items()
+            if schema.get("guid") == guid
+        ]
 
     def _of(self, prefix: str, subject: str, *, deleted: bool = False) -> list[Version]:
         found = self._versions.get(_split(subject, prefix), [])
