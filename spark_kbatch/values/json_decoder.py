@@ -33,7 +33,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch.errors import SchemaError
 from spark_kbatch.kernels import json as kernels
 from spark_kbatch.kernels import slots as slot_kernels
 from spark_kbatch.values import layout as columns
@@ -42,27 +41,26 @@ from spark_kbatch.values.flat import Array, ByteStrings, frozen
 from spark_kbatch.values.framing import HEADER_SIZE, NO_SCHEMA_ID, described, schema_ids_of
 from spark_kbatch.values.layout import NOWHERE, ROWS, Column, ColumnLayout
 from spark_kbatch.values.slots import PLACE_BYTES, SlotArrays, decoded_in_pieces
-from spark_kbatch.values.types import JSON_NAME
+from spark_kbatch.values.types import JSON_NAME, array_of, map_of, project_type
 
 DEPTH_MAX = 500  # of objects and arrays, those that are passed over too
 LENIENT: Mapping[str, int] = {"zone": kernels.ZONE, "digits": kernels.DIGITS}
-_LONGEST = 2**62  # of a name that is never written as it is
 _MAP_ITEM_BYTES = 4  # the least that a name and a value take, but for the comma
 
 # Each type's kind of column, kind of node, and what that says of numbers; see `kernels/json`.
-_SIMPLE: Mapping[pa.DataType, tuple[str, int, int, int]] = {
-    pa.bool_(): (columns.BOOLEAN, kernels.BOOLEAN, 0, 0),
-    pa.int8(): (columns.NUMBER, kernels.WHOLE, 2**7 - 1, 19),
-    pa.int16(): (columns.NUMBER, kernels.WHOLE, 2**15 - 1, 19),
-    pa.int32(): (columns.NUMBER, kernels.WHOLE, 2**31 - 1, 19),
-    pa.int64(): (columns.NUMBER, kernels.WHOLE, 2**63 - 1, 19),
-    pa.float32(): (columns.DOUBLE, kernels.FLOAT, (2**128 - 2**103) // 10**20, 39),
-    pa.float64(): (columns.DOUBLE, kernels.DOUBLE, (2**1024 - 2**970) // 10**290, 309),
-    pa.string(): (columns.TEXT, kernels.TEXT, 0, 0),
-    pa.binary(): (columns.BYTES, kernels.BINARY, 0, 0),
-    pa.date32(): (columns.NUMBER, kernels.DATE, 0, 0),
-    pa.timestamp("us", "UTC"): (columns.NUMBER, kernels.INSTANT, 0, 0),
-    pa.timestamp("us"): (columns.NUMBER, kernels.LOCAL, 0, 0),
+_SIMPLE: Mapping[pa.DataType, tuple[str, int, int, int, int]] = {
+    pa.bool_(): (columns.BOOLEAN, kernels.BOOLEAN, 0, 0, 0),
+    pa.int8(): (columns.NUMBER, kernels.WHOLE, 2**7 - 1, 19, 0),
+    pa.int16(): (columns.NUMBER, kernels.WHOLE, 2**15 - 1, 19, 0),
+    pa.int32(): (columns.NUMBER, kernels.WHOLE, 2**31 - 1, 19, 0),
+    pa.int64(): (columns.NUMBER, kernels.WHOLE, 2**63 - 1, 19, 0),
+    pa.float32(): (columns.DOUBLE, kernels.FLOAT, (2**128 - 2**103) // 10**20 - 1, 19, -20),
+    pa.float64(): (columns.DOUBLE, kernels.DOUBLE, (2**1024 - 2**970) // 10**290 - 1, 19, -290),
+    pa.string(): (columns.TEXT, kernels.TEXT, 0, 0, 0),
+    pa.binary(): (columns.BYTES, kernels.BINARY, 0, 0, 0),
+    pa.date32(): (columns.NUMBER, kernels.DATE, 0, 0, 0),
+    pa.timestamp("us", "UTC"): (columns.NUMBER, kernels.INSTANT, 0, 0, 0),
+    pa.timestamp("us"): (columns.NUMBER, kernels.LOCAL, 0, 0, 0),
 }
 _FLOATS = {kernels.FLOAT: pa.float32(), kernels.DOUBLE: pa.float64()}
 
@@ -217,13 +215,10 @@ class _Nodes:
     def __init__(self, kind: pa.DataType) -> None:
         # Odd, and known to nobody outside: rows with names that collide would take long.
         self.seed = np.uint64(secrets.randbits(64) | 1)
-        self.paths, self.names = [""] * kernels.ROOT, bytearray(kernels.WORDS)
-        self._rows = [[kernels.PASS, columns.NO_SLOT, -1, 0, 0, 0, _LONGEST, 0, 0, 0]]
-        for name, number in kernels.NUMBER_NAMES.items():
-            bits, at = int(np.float64(number).view(np.int64)), len(self.names)
-            self._rows.append([kernels.PASS, columns.NO_SLOT, 0, 0, at, len(name), 0, bits, 0, 0])
-            self.names += name
+        self.paths, self.names = [""], bytearray(kernels.WORDS)
+        self._rows = [[kernels.PASS, columns.NO_SLOT, -1, 0, 0, 0, 0]]
         self._slot_levels, self._levels_count = [NOWHERE], 2
+        project_type(kind, {})
         root = self._column("", kind, ROWS, "")
         self.table = frozen(np.array(self._rows, np.int64))
         self.layout = ColumnLayout(root, tuple(self._slot_levels), self._levels_count)
@@ -240,23 +235,18 @@ class _Nodes:
     ) -> Column:
         """Return a column, and have nodes for it and all within it; a field is `written` so in JSON."""
         node, slot = len(self._rows), len(self._slot_levels)
-        items_level, children = NOWHERE, list[Column]()
-        is_plain = min(written, default=0x20) >= 0x20 and not {*b'"\\'} & {*written}
-        plain_size = len(written) if is_plain else _LONGEST
-        row = [kernels.PASS, slot, owner, 0, len(self.names), len(written), plain_size, 0, 0, 0]
+        name_span = len(self.names) << 32 | len(written)
+        row = [kernels.STRUCT, slot, owner, name_span, 0, 0, 0]
         self._rows.append(row)
         self.paths.append(path)
         self.names += written
         self._slot_levels += [level] * (2 if pa.types.is_decimal128(kind) else 1)
+        form, items_level, children = columns.STRUCT, NOWHERE, list[Column]()
         if pa.types.is_struct(kind):
-            form, row[0] = columns.STRUCT, kernels.STRUCT
-            link, place = row, int(kernels.FIRST)
             for one in kind:
-                link[place], field = len(self._rows), len(self._rows)
                 its_name = (one.metadata or {}).get(JSON_NAME, one.name.encode())
                 below = f"{path}.{its_name.decode()}"
                 children.append(self._column(one.name, one.type, level, below, node, its_name))
-                link, place = self._rows[field], int(kernels.NEXT)
             kind = pa.struct([(one.name, one.type) for one in children])
         elif pa.types.is_list(kind) or pa.types.is_map(kind):
             items_level = self._levels_count
@@ -264,19 +254,21 @@ class _Nodes:
             if pa.types.is_list(kind):
                 form, row[0] = columns.LIST, kernels.LIST
                 children = [self._column("element", kind.value_type, items_level, f"{path}[]")]
-                kind = pa.list_(pa.field("element", children[0].type))
+                kind = array_of(children[0].type)
             else:
                 form, row[0] = columns.MAP, kernels.MAP
                 key = self._column("key", pa.string(), items_level, path)
-                value = self._column("value", kind.item_type, items_level, f"{path}{{}}")
-                children, kind = [key, value], pa.map_(pa.string(), pa.field("value", value.type))
+                children = [key, self._column("value", kind.item_type, items_level, f"{path}{{}}")]
+                kind = map_of(children[1].type)
             row[-3:-1] = items_level, self._slot_levels.count(items_level) * PLACE_BYTES
         elif pa.types.is_decimal128(kind):
-            form, row[0], row[-2:] = columns.DECIMAL, kernels.DECIMAL, [kind.precision, kind.scale]
-        elif kind in _SIMPLE:
-            form, row[0], *row[-3:-1] = _SIMPLE[kind]
+            form, row[0], row[-3:] = (
+                columns.DECIMAL,
+                kernels.DECIMAL,
+                [-1, kind.precision, kind.scale],
+            )
         else:
-            raise SchemaError(path, f"values of type {kind} have no form in JSON")
+            form, row[0], *row[-3:] = _SIMPLE[kind]
         return Column(name, kind, form, level, slot, items_level, tuple(children))
 
 
