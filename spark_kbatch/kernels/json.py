@@ -24,14 +24,12 @@ struct before its fields, a list before its element, a map before its key, which
     BOOLEAN                                             true, false: 1, 0
     WHOLE            most, digits, 0                    a number that is whole
     DECIMAL          any, digits, scale                 a number as 128 bits, in two slots
-    FLOAT, DOUBLE    most, digits, below 0              a number, or a string that names one: a double. Of the largest
+    FLOAT            most, digits, below 0              a number, or a string that names one: a span. Of the largest
                                                         the first digits, and how many others are before the point
     BINARY                                              a string of base64: a span
     DATE, INSTANT, LOCAL                                a string: days, microseconds
 
-All others are 0. A number that takes more than one exact operation of
-floats is noted: its span is stored, and in `valid` is the kind. Somebody has to store the nearest
-one then.
+All others are 0.
 
 The text of strings, and what base64 says, lies in `scratch` behind the names, and its bytes are
 taken as those of the level SCRATCH. There are never more than the row has read.
@@ -71,8 +69,8 @@ from spark_kbatch.kernels.slots import (
 NODE_COLUMNS = 7
 KIND, SLOT, OWNER, NAME, FIRST, SECOND, THIRD = (np.uint64(n) for n in range(NODE_COLUMNS))
 (
-    PASS, TEXT, STRUCT, LIST, MAP, BOOLEAN, WHOLE, DECIMAL, FLOAT, DOUBLE, BINARY, DATE, INSTANT, LOCAL,
-) = range(14)  # fmt: skip
+    PASS, TEXT, STRUCT, LIST, MAP, BOOLEAN, WHOLE, DECIMAL, FLOAT, BINARY, DATE, INSTANT, LOCAL,
+) = range(13)  # fmt: skip
 
 ROOT = 1
 WORDS = b"truefalsenullNaN-Infinity"  # `text` begins with them
@@ -102,7 +100,7 @@ _SPACE, _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _PLUS, _DOT, _EQUALS = (
     np.uint8(ord(character)) for character in ' "\\,:-+.='
 )
 _DIGIT_0, _T, _F, _E, _U = (np.uint8(ord(one)) for one in "0tfeu")
-_BRACKET, _LOWER = np.uint8(ord("[")), np.uint8(0x20)
+_BRACKET, _NOT_ASCII, _LOWER = (np.uint8(number) for number in (0x5B, 0x80, 0x20))
 _TO_CLOSER = np.uint8(2)  # from an opening bracket or brace
 
 # What a byte begins, and what a kind takes.
@@ -114,7 +112,7 @@ _FORMS[[*b'"{[tfn-0123456789 \t\n\r']] = [
 ]  # fmt: skip
 _TAKES = np.array(
     [
-        _ANY, _ANY, _OBJECT, _ARRAY, _OBJECT, _TRUTH, _NUMBER, _NUMBER | _STRING, _NUMBER | _STRING, _NUMBER | _STRING,
+        _ANY, _ANY, _OBJECT, _ARRAY, _OBJECT, _TRUTH, _NUMBER, _NUMBER | _STRING, _NUMBER | _STRING,
         *[_STRING] * 4,
     ],
     np.uint8,
@@ -124,8 +122,6 @@ _NAN, _WORDS_END = np.uint64(WORDS.index(b"NaN")), np.uint64(len(WORDS))
 _DIGITS_MAX = 19  # as a number of 64 bits
 _POWER_MAX = 10**15  # more than any row has digits
 _POWERS = np.array([10**power for power in range(_DIGITS_MAX + 1)], np.uint64)
-_FLOAT_POWERS = np.array([float(10**power) for power in range(23)])
-_EXACT = np.uint64(2**53)
 _NANOS = np.uint64(1_000)  # of a microsecond
 _DAY_S = 86_400
 _ZONE_MAX = 18_00  # hours and minutes
@@ -214,11 +210,11 @@ def _read_string(data: Any, position: Any, end: Any, scratch: Any, to: Any) -> A
 
     Returns where to go on, or the place of an error; where the text ends; an error.
     """
-    begin, start = position, to
+    begin, start, bits = position, to, np.uint8(0)
     while position < end:
         byte = data[position]
         if byte == _QUOTE:
-            is_text = _is_utf8(scratch, start, to)
+            is_text = bits < _NOT_ASCII or _is_utf8(scratch, start, to)
             return position + _1 if is_text else begin, to, 0 if is_text else BAD_TEXT
         if byte < _SPACE:
             return position, to, CONTROL
@@ -227,7 +223,7 @@ def _read_string(data: Any, position: Any, end: Any, scratch: Any, to: Any) -> A
             if error != 0:
                 return position, to, error
         else:
-            scratch[to] = byte
+            scratch[to], bits = byte, bits | byte
             position, to = position + _1, to + _1
     return end, to, TRUNCATED
 
@@ -235,11 +231,10 @@ def _read_string(data: Any, position: Any, end: Any, scratch: Any, to: Any) -> A
 def _find(keys: Any, whose: Any, text: Any, name: Any, oldest: Any, seed: Any) -> Any:
     """Return where the entry of a name, a span, is in `keys`, or belongs; `seed` is odd."""
     begin, size = np.uint64(name) >> _32, np.uint64(name) & _LOW_32
-    mask, number = np.uint64(keys.shape[0]) - _1, size ^ np.uint64(whose)
+    mask, number = np.uint64(keys.shape[0]) - _1, np.uint64(whose) * seed
     for k in range(size):
-        number = (number ^ np.uint64(text[begin + k])) * seed
-        number = number ^ (number >> _32)
-    at = number & mask
+        number = (number + np.uint64(text[begin + k])) * seed
+    at = number >> _32 & mask
     while keys[at, _WHOSE] < 0 or keys[at, _WHOSE] > oldest:
         other = np.uint64(keys[at, _SPAN])
         is_alike = keys[at, _WHOSE] == whose and other & _LOW_32 == size
@@ -313,8 +308,6 @@ def _read_number(
     upper_to: Any,
     lenient: Any,
     values: Any,
-    doubles: Any,
-    valid: Any,
 ) -> Any:
     """Read a number, and store it if its node takes one; return where it ends, and an error."""
     is_negative = position < end and source[position] == _MINUS
@@ -339,24 +332,17 @@ def _read_number(
     if kind < WHOLE:
         return at, 0
     power = power * np.int64(digits > 0) - places
-    is_exact = digits <= _DIGITS_MAX and number <= _EXACT and abs(power) <= 22
-    if kind == DOUBLE and is_exact:
-        # One operation, whose result is the nearest double.
-        power_of_ten = _FLOAT_POWERS[np.uint64(abs(power))]
-        exact = np.float64(number)
-        exact = exact / power_of_ten if power < 0 else exact * power_of_ten
-        doubles[to] = -exact if is_negative else exact
-        return at, 0
-    shift = power + nodes[node, THIRD]
-    if digits + shift > nodes[node, SECOND]:
+    shift, most_digits = power + nodes[node, THIRD], nodes[node, SECOND]
+    keep = digits + shift
+    if keep > most_digits:
         return at, OUT_OF_RANGE
-    lower, upper, is_cut = number, _0, False
-    if shift != 0 or digits > _DIGITS_MAX:
+    lower, upper, is_cut = _0 if kind == FLOAT else number, _0, False
+    if keep == most_digits if kind == FLOAT else shift != 0 or digits > _DIGITS_MAX:
         lower, upper, is_cut = _first_digits(source, start, stop, size + places + shift)
     if lower > np.uint64(nodes[node, FIRST]) + np.uint64(is_negative and kind == WHOLE):
         return at, OUT_OF_RANGE
-    if kind >= FLOAT:
-        values[to], valid[to] = _span(position, at), kind
+    if kind == FLOAT:
+        values[to] = _span(position, at)
         return at, 0
     if is_cut and lenient & DIGITS == 0:
         return at, FRACTION
@@ -437,8 +423,6 @@ def _read_scalar(
     upper_to: Any,
     lenient: Any,
     values: Any,
-    doubles: Any,
-    valid: Any,
     counts: Any,
     text: Any,
     scratch: Any,
@@ -454,14 +438,14 @@ def _read_scalar(
             values[to], error = _read_time(text, begin, stop, kind, lenient)
         elif kind == DECIMAL:
             after, error = _read_number(
-                text, begin, stop, nodes, node, to, upper_to, lenient, values, doubles, valid
+                text, begin, stop, nodes, node, to, upper_to, lenient, values
             )
             error = BAD_FORM if after != stop or error == BAD_NUMBER else error
         elif kind != PASS:
             if kind == BINARY:
                 stop, error = _read_base64(text, begin, stop, scratch, begin)
-            elif kind != TEXT:
-                size, valid[to] = stop - begin, kind
+            elif kind == FLOAT:
+                size = stop - begin
                 word = _NAN if size == _3 else _WORDS_END - size
                 is_size = size == _3 or size == _8 or size == _9
                 is_name = is_size and _equals(text, begin, text, word, size)
@@ -469,9 +453,7 @@ def _read_scalar(
             values[to], counts[SCRATCH] = _span(begin, stop) | IN_OTHER_BYTES, np.int64(stop)
         return position if error == 0 else at, error
     if form == _NUMBER:
-        position, error = _read_number(
-            data, at, end, nodes, node, to, upper_to, lenient, values, doubles, valid
-        )
+        position, error = _read_number(data, at, end, nodes, node, to, upper_to, lenient, values)
     else:
         word, size = _0 if byte == _T else _4 if byte == _F else _9, _5 if byte == _F else _4
         if end - at < size or not _equals(data, at, text, word, size):
@@ -535,7 +517,6 @@ def _decode_row(
     seed: Any,
     bases: Any,
     values: Any,
-    doubles: Any,
     valid: Any,
     capacity: Any,
     counts: Any,
@@ -579,8 +560,6 @@ def _decode_row(
                 bases[slot + _1] + index if kind == DECIMAL else to,
                 lenient,
                 values,
-                doubles,
-                valid,
                 counts,
                 text,
                 scratch,
@@ -659,7 +638,6 @@ def decode_rows(
     slot_levels: Any,
     first_row: Any,
     values: Any,
-    doubles: Any,
     valid: Any,
     capacity: Any,
     counts: Any,
@@ -679,8 +657,7 @@ def decode_rows(
              seed uint64; bases uint64[slots], where each slot starts in values; slot_levels
              int64[slots]; capacity int64[levels], places of each slot of a level; text uint8, the
              same memory as scratch.
-    outputs: values int64, zero on entry, and the same memory as doubles float64; valid uint8, zero
-             on entry; counts int64[levels], places taken by items, continued from call to call;
+    outputs: values int64 and valid uint8, zero on entry; counts int64[levels], places taken by items, continued from call to call;
              saved int64[levels]; scratch uint8, WORDS and names, and room for as many bytes as all
              rows have; seen int64[nodes], zero on entry: in which object a field was last seen, by
              a number, of which ROOT has the last; keys int64[m, 3], zero on entry, m a power of
@@ -710,7 +687,6 @@ def decode_rows(
             seed,
             bases,
             values,
-            doubles,
             valid,
             capacity,
             counts,
@@ -751,7 +727,7 @@ def examples() -> dict[str, tuple[Any, ...]]:
     return {
         "decode_rows": (
             u8, i64, i64, jit.array("i8", (0, NODE_COLUMNS)), 0, np.uint64(1), u64, i64, 0, values,
-            values.view(np.float64), bytes_out, levels, levels, levels, u8, bytes_out, levels,
+            bytes_out, levels, levels, levels, u8, bytes_out, levels,
             jit.array("i8", (1, KEY_COLUMNS), out=True), jit.array("i8", (1, STACK_COLUMNS), out=True),
             jit.array("i8", (3, 0), out=True), levels,
         ),

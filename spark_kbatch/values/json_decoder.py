@@ -54,15 +54,14 @@ _SIMPLE: Mapping[pa.DataType, tuple[str, int, int, int, int]] = {
     pa.int16(): (columns.NUMBER, kernels.WHOLE, 2**15 - 1, 19, 0),
     pa.int32(): (columns.NUMBER, kernels.WHOLE, 2**31 - 1, 19, 0),
     pa.int64(): (columns.NUMBER, kernels.WHOLE, 2**63 - 1, 19, 0),
-    pa.float32(): (columns.DOUBLE, kernels.FLOAT, (2**128 - 2**103) // 10**20 - 1, 19, -20),
-    pa.float64(): (columns.DOUBLE, kernels.DOUBLE, (2**1024 - 2**970) // 10**290 - 1, 19, -290),
+    pa.float32(): (columns.TEXT, kernels.FLOAT, (2**128 - 2**103) // 10**20 - 1, 19, -20),
+    pa.float64(): (columns.TEXT, kernels.FLOAT, (2**1024 - 2**970) // 10**290 - 1, 19, -290),
     pa.string(): (columns.TEXT, kernels.TEXT, 0, 0, 0),
     pa.binary(): (columns.BYTES, kernels.BINARY, 0, 0, 0),
     pa.date32(): (columns.NUMBER, kernels.DATE, 0, 0, 0),
     pa.timestamp("us", "UTC"): (columns.NUMBER, kernels.INSTANT, 0, 0, 0),
     pa.timestamp("us"): (columns.NUMBER, kernels.LOCAL, 0, 0, 0),
 }
-_FLOATS = {kernels.FLOAT: pa.float32(), kernels.DOUBLE: pa.float64()}
 
 _EXPECTED = {
     kernels.STRUCT: "an object",
@@ -72,7 +71,6 @@ _EXPECTED = {
     kernels.WHOLE: "a whole number",
     kernels.DECIMAL: "a number",
     kernels.FLOAT: "a number",
-    kernels.DOUBLE: "a number",
     kernels.BINARY: "a string of base64",
     kernels.DATE: 'a date such as "2024-01-31"',
     kernels.INSTANT: 'a time such as "2024-01-31T10:00:00Z"',
@@ -167,7 +165,6 @@ class JsonDecoder:
             )
         slots = SlotArrays(self._layout, len(rows.valid), memory_max)
         found, scratch = self._fill(slots, rows, np.where(can_be_read, begins, -1))
-        _store_noted(slots, rows.data, scratch)
         errors += self._errors(found, rows, ids)
         return DecodedValues(
             slots.array(self._layout.root, rows.data, scratch), ids, tuple(sorted(errors))
@@ -187,10 +184,9 @@ class JsonDecoder:
         )
 
         def decode(row: int, room: Array, found: Array, needed: Array) -> Any:
-            values, _, doubles, valid = slots.outputs()
             return kernels.decode_rows(
                 rows.data, frozen(begins), frozen(rows.bounds[1:]), nodes.table, self._lenient,
-                nodes.seed, *slots.places(), row, values, doubles, valid, room, slots.counts,
+                nodes.seed, *slots.places(), row, slots.values, slots.valid, room, slots.counts,
                 slots.saved, text, scratch, seen, keys, stack, found, needed,
             )  # fmt: skip
 
@@ -276,12 +272,3 @@ def _start_of(rows: ByteStrings, row: int, position: int = 0) -> bytes:
     """Return some bytes of a row, for an error."""
     begin = int(rows.bounds[row]) + position
     return rows.data[begin : min(int(rows.bounds[row + 1]), begin + 32)].tobytes()
-
-
-def _store_noted(slots: SlotArrays, data: Array, text: Array) -> None:
-    """Store the floats that the kernel has noted, each the nearest one."""
-    for noted, kind in _FLOATS.items():
-        places = np.flatnonzero(slots.valid == noted)
-        spans, valid = slots.values[places], np.ones(len(places), np.uint8)
-        nearest = slots.strings(pa.string(), spans, valid, data, text).cast(kind)
-        slots.values.view(np.float64)[places] = nearest.to_numpy(zero_copy_only=False)

@@ -177,17 +177,17 @@ class SlotArrays:
             case columns.LIST | columns.MAP:
                 return _lists(column, values, valid, children)
             case columns.BYTES | columns.TEXT:
-                return self.strings(column.type, values, valid, data, others)
+                return self._strings(column, values, valid, data, others)
             case columns.DECIMAL:
                 upper = int(self.bases[column.slot + 1])
                 halves = np.stack([values, self.values[upper : upper + count]], axis=1)
                 return assembled(column.type, count, valid, [halves])
         return assembled(column.type, count, valid, [_numbers(column, values)])
 
-    def strings(
-        self, kind: pa.DataType, spans: Array, valid: Array, data: Array, others: Array
+    def _strings(
+        self, column: Column, spans: Array, valid: Array, data: Array, others: Array
     ) -> pa.Array:
-        """Return spans as an Arrow array of strings or bytes."""
+        """Return spans as an Arrow array of strings or bytes, or of the floats that strings are nearest to."""
         bounds = _bounds(spans & _LENGTH_BITS)
         # One symbol or default of a schema may be as long as many values.
         self._memory_left -= int(bounds[-1])
@@ -195,7 +195,8 @@ class SlotArrays:
             raise _TooLargeError
         copied = np.empty(int(bounds[-1]), np.uint8)
         kernels.copy_spans(data, others, frozen(spans), frozen(bounds), copied)
-        return assembled(kind, len(spans), valid, [bounds, copied])
+        kind = pa.string() if column.kind == columns.TEXT else column.type
+        return assembled(kind, len(spans), valid, [bounds, copied]).cast(column.type)
 
 
 def _lists(column: Column, lengths: Array, valid: Array, children: list[pa.Array]) -> pa.Array:
