@@ -246,21 +246,19 @@ def _find(keys: Any, whose: Any, text: Any, name: Any, oldest: Any, seed: Any) -
 
 def _read_base64(source: Any, position: Any, stop: Any, scratch: Any, to: Any) -> Any:
     """Write what base64 says, maybe over itself; return where that ends, and an error."""
-    size, number = stop - position, np.uint64(0)
+    size, number, all_bits = stop - position, _0, _0
     if size % _4 != _0:
         return to, BAD_FORM
-    for _ in range(2):
-        if size > _0 and source[position + size - _1] == _EQUALS:
-            size = size - _1
+    if size > _0:
+        size = size - np.uint64(source[stop - _1] == _EQUALS)
+        size = size - np.uint64(source[stop - _2] == _EQUALS)
     for k in range(size):
         six = np.uint64(_BASE64[source[position + k]])
-        if six > np.uint64(63):
-            return to, BAD_FORM
-        number = number << _6 | six
+        number, all_bits = number << _6 | six, all_bits | six
         if k & _3 != _0:
             scratch[to] = np.uint8(number >> (_6 - _2 * (k & _3)) & np.uint64(255))
             to = to + _1
-    return to, 0
+    return to, BAD_FORM if all_bits > np.uint64(63) else 0
 
 
 # Numbers.
@@ -293,7 +291,7 @@ def _first_digits(source: Any, position: Any, stop: Any, keep: Any) -> Any:
             upper = upper * _10 + (high >> _32)
             lower = (high << _32) | (low & _LOW_32)
         else:
-            is_cut = is_cut or digit > _0
+            is_cut = is_cut or bool(digit > _0)
         keep = keep - 1
     return lower, upper, is_cut
 

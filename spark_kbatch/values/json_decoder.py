@@ -40,7 +40,7 @@ from spark_kbatch.values.decoded import DecodedValues, RowError
 from spark_kbatch.values.flat import Array, ByteStrings, frozen
 from spark_kbatch.values.framing import HEADER_SIZE, NO_SCHEMA_ID, described, schema_ids_of
 from spark_kbatch.values.layout import NOWHERE, ROWS, Column, ColumnLayout
-from spark_kbatch.values.slots import PLACE_BYTES, SlotArrays, decoded_in_pieces
+from spark_kbatch.values.slots import PLACE_BYTES, SlotArrays, decoded_in_pieces, row_errors
 from spark_kbatch.values.types import JSON_NAME, array_of, map_of, project_type
 
 DEPTH_MAX = 500  # of objects and arrays, those that are passed over too
@@ -84,6 +84,8 @@ _FOUND = {
     b"f": "false",
 }
 _REASONS = {
+    kernels.WRONG_TYPE: "{found} in place of {expected}",
+    kernels.BAD_FORM: "the string is not {expected}",
     kernels.EMPTY: "the value is empty",
     kernels.TRUNCATED: "the value ends in the middle of its JSON",
     kernels.NO_VALUE: "no value of JSON begins here",
@@ -157,52 +159,38 @@ class JsonDecoder:
         if self._is_framed:
             ids, begins = schema_ids_of(rows), begins + HEADER_SIZE
             can_be_read = ids != NO_SCHEMA_ID
-        errors = []
-        for row in np.flatnonzero((rows.valid != 0) & ~can_be_read).tolist():
-            value = _start_of(rows, row)
-            errors.append(
-                RowError(row, f"the value is not in Confluent's framing: {described(value)}")
-            )
+        unframed = [
+            RowError(row, f"the value is not in Confluent's framing: {described(rows.start(row))}")
+            for row in np.flatnonzero((rows.valid != 0) & ~can_be_read).tolist()
+        ]
         slots = SlotArrays(self._layout, len(rows.valid), memory_max)
-        found, scratch = self._fill(slots, rows, np.where(can_be_read, begins, -1))
-        errors += self._errors(found, rows, ids)
-        return DecodedValues(
-            slots.array(self._layout.root, rows.data, scratch), ids, tuple(sorted(errors))
-        )
-
-    def _fill(self, slots: SlotArrays, rows: ByteStrings, begins: Array) -> tuple[Array, Array]:
-        """Have the kernel decode all rows; return what is wrong with them, and text without its escapes."""
         nodes, sizes, taken = self._nodes, np.diff(rows.bounds), len(self._nodes.names)
         scratch = np.empty(taken + int(sizes.sum()), np.uint8)
         scratch[:taken], slots.counts[kernels.SCRATCH] = np.frombuffer(nodes.names, np.uint8), taken
         text, count = frozen(scratch[:]), len(nodes.paths)
         names_max = int(sizes.max(initial=0)) // _MAP_ITEM_BYTES
         keys = np.zeros((2 << (count + names_max).bit_length(), kernels.KEY_COLUMNS), np.int64)
-        seen, stack = (
-            np.zeros(count, np.int64),
-            np.zeros((DEPTH_MAX, kernels.STACK_COLUMNS), np.int64),
-        )
+        seen = np.zeros(count, np.int64)
+        stack = np.zeros((DEPTH_MAX, kernels.STACK_COLUMNS), np.int64)
 
         def decode(row: int, room: Array, found: Array, needed: Array) -> Any:
             return kernels.decode_rows(
-                rows.data, frozen(begins), frozen(rows.bounds[1:]), nodes.table, self._lenient,
-                nodes.seed, *slots.places(), row, slots.values, slots.valid, room, slots.counts,
+                rows.data, frozen(np.where(can_be_read, begins, -1)), frozen(rows.bounds[1:]), nodes.table,
+                self._lenient, nodes.seed, *slots.places(), row, slots.values, slots.valid, room, slots.counts,
                 slots.saved, text, scratch, seen, keys, stack, found, needed,
             )  # fmt: skip
 
-        return slots.fill(decode), text
+        def reason(row: int, code: int, position: int, node: int) -> str:
+            value = rows.start(row, position)
+            expected = _EXPECTED.get(int(nodes.table[node, 0]))
+            found = _FOUND.get(value[:1], "a number")
+            is_framed = position == 0 and value[:1] == b"\0"
+            hint = ", and the first byte is 0: it looks like Confluent's framing" * is_framed
+            return _REASONS[code].format(expected=expected, found=found) + hint
 
-    def _errors(self, found: Array, rows: ByteStrings, ids: Array) -> list[RowError]:
-        errors = []
-        for row in np.flatnonzero(found[0]).tolist():
-            code, position, node = found[:, row].tolist()
-            position += HEADER_SIZE if self._is_framed else 0
-            value = _start_of(rows, row, position)
-            reason = _REASONS.get(code) or self._nodes.mismatch(node, code, value)
-            if position == 0 and value[:1] == b"\0":
-                reason += ", and the first byte is 0: it looks like Confluent's framing"
-            errors.append(RowError(row, reason, self._nodes.paths[node], position, int(ids[row])))
-        return errors
+        errors = row_errors(slots.fill(decode), rows, begins, ids, nodes.paths, reason)
+        values = slots.array(self._layout.root, rows.data, text)
+        return DecodedValues(values, ids, tuple(sorted([*unframed, *errors])))
 
 
 class _Nodes:
@@ -214,25 +202,18 @@ class _Nodes:
         self.paths, self.names = [""], bytearray(kernels.WORDS)
         self._rows = [[kernels.PASS, columns.NO_SLOT, -1, 0, 0, 0, 0]]
         self._slot_levels, self._levels_count = [NOWHERE], 2
-        project_type(kind, {})
+        project_type(kind, {})  # which refuses what has no form in JSON
         root = self._column("", kind, ROWS, "")
         self.table = frozen(np.array(self._rows, np.int64))
         self.layout = ColumnLayout(root, tuple(self._slot_levels), self._levels_count)
-
-    def mismatch(self, node: int, code: int, value: bytes) -> str:
-        """Return what to say of a value, of which some bytes are given, that is not what its node takes."""
-        expected = _EXPECTED[self._rows[node][0]]
-        if code == kernels.BAD_FORM:
-            return f"the string is not {expected}"
-        return f"{_FOUND.get(value[:1], 'a number')} in place of {expected}"
 
     def _column(
         self, name: str, kind: Any, level: int, path: str, owner: int = -1, written: bytes = b""
     ) -> Column:
         """Return a column, and have nodes for it and all within it; a field is `written` so in JSON."""
         node, slot = len(self._rows), len(self._slot_levels)
-        name_span = len(self.names) << 32 | len(written)
-        row = [kernels.STRUCT, slot, owner, name_span, 0, 0, 0]
+        its_span = len(self.names) << 32 | len(written)
+        row = [kernels.STRUCT, slot, owner, its_span, 0, 0, 0]
         self._rows.append(row)
         self.paths.append(path)
         self.names += written
@@ -247,28 +228,17 @@ class _Nodes:
         elif pa.types.is_list(kind) or pa.types.is_map(kind):
             items_level = self._levels_count
             self._levels_count += 1
-            if pa.types.is_list(kind):
-                form, row[0] = columns.LIST, kernels.LIST
-                children = [self._column("element", kind.value_type, items_level, f"{path}[]")]
-                kind = array_of(children[0].type)
-            else:
-                form, row[0] = columns.MAP, kernels.MAP
-                key = self._column("key", pa.string(), items_level, path)
-                children = [key, self._column("value", kind.item_type, items_level, f"{path}{{}}")]
-                kind = map_of(children[1].type)
-            row[-3:-1] = items_level, self._slot_levels.count(items_level) * PLACE_BYTES
-        elif pa.types.is_decimal128(kind):
-            form, row[0], row[-3:] = (
-                columns.DECIMAL,
-                kernels.DECIMAL,
-                [-1, kind.precision, kind.scale],
+            is_list = pa.types.is_list(kind)
+            items = (
+                [("element", kind.value_type, "[]")]
+                if is_list
+                else [("key", pa.string(), ""), ("value", kind.item_type, "{}")]
             )
+            children = [self._column(one, of, items_level, path + end) for one, of, end in items]
+            row[-3:-1] = items_level, self._slot_levels.count(items_level) * PLACE_BYTES
+            form, row[0] = (columns.LIST, kernels.LIST) if is_list else (columns.MAP, kernels.MAP)
+            kind = array_of(children[0].type) if is_list else map_of(children[1].type)
         else:
-            form, row[0], *row[-3:] = _SIMPLE[kind]
+            decimal = columns.DECIMAL, kernels.DECIMAL, -1
+            form, row[0], *row[-3:] = _SIMPLE.get(kind) or (*decimal, kind.precision, kind.scale)
         return Column(name, kind, form, level, slot, items_level, tuple(children))
-
-
-def _start_of(rows: ByteStrings, row: int, position: int = 0) -> bytes:
-    """Return some bytes of a row, for an error."""
-    begin = int(rows.bounds[row]) + position
-    return rows.data[begin : min(int(rows.bounds[row + 1]), begin + 32)].tobytes()

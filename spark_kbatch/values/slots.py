@@ -6,7 +6,7 @@ order, and returns where a level has too few places. All slots are then copied t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_kbatch.kernels import slots as kernels
 from spark_kbatch.values import layout as columns
-from spark_kbatch.values.decoded import DecodedValues
+from spark_kbatch.values.decoded import DecodedValues, RowError
 from spark_kbatch.values.flat import (
     Array,
     ByteStrings,
@@ -90,6 +90,32 @@ def decoded_in_pieces(
         values = _joined(chunks, kind)
     schema_ids = np.concatenate(ids) if ids else np.empty(0, np.int32)
     return DecodedValues(values, schema_ids, tuple(errors))
+
+
+def row_errors(
+    found: Array,
+    rows: ByteStrings,
+    begins: Array,
+    ids: Array,
+    paths: Sequence[str],
+    reason: Callable[[int, int, int, int], str],
+) -> list[RowError]:
+    """Return the errors of bad rows.
+
+    Args:
+        found: what `SlotArrays.fill` returns.
+        rows: that were decoded.
+        begins: where the value of each row starts in the data.
+        ids: of the schema of each row.
+        paths: of what the kernel names as the place in the type.
+        reason: what to say of a row, the kernel's error, its position in the row, and its place in the type.
+    """
+    found[1] += begins - rows.bounds[:-1]
+    return [
+        RowError(row, reason(row, code, position, at), paths[at], position, int(ids[row]))
+        for row in np.flatnonzero(found[0]).tolist()
+        for code, position, at in [found[:, row].tolist()]
+    ]
 
 
 class SlotArrays:
