@@ -73,7 +73,6 @@ KIND, SLOT, OWNER, NAME, FIRST, SECOND, THIRD = (np.uint64(n) for n in range(NOD
 ) = range(13)  # fmt: skip
 
 ROOT = 1
-WORDS = b"truefalsenullNaN-Infinity"  # `text` begins with them
 SCRATCH = NOWHERE  # level
 ZONE, DIGITS = 1, 2  # what is not an error
 
@@ -118,7 +117,6 @@ _TAKES = np.array(
     np.uint8,
 ) | np.uint8(_NULL)  # fmt: skip
 
-_NAN, _WORDS_END = np.uint64(WORDS.index(b"NaN")), np.uint64(len(WORDS))
 _DIGITS_MAX = 19  # as a number of 64 bits
 _POWER_MAX = 10**15  # more than any row has digits
 _POWERS = np.array([10**power for power in range(_DIGITS_MAX + 1)], np.uint64)
@@ -127,14 +125,19 @@ _DAY_S = 86_400
 _ZONE_MAX = 18_00  # hours and minutes
 _LEAST_TIME, _LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
 
-# Dates and times, fractions, and zones by their size. A byte that no text has is the end.
+# Dates and times, fractions, zones, and words. Bytes that no text has are the end, and what is before a time.
 _PATTERNS = np.frombuffer(
-    b"0000-00-00t00:00:00\xff.000000000\xff+0000\xffz\xff+00:00\xff", np.uint8
+    b"0000-00-00\xc000:00:00\xff.000000000\xff+0000\xffz\xff+00:00\xff"
+    b"true\xfffalse\xffnull\xffNaN\xff-Infinity\xff",
+    np.uint8,
 )
-_FRACTION = np.uint64(20)
+_END = np.uint8(0xFF)
+_FRACTION, _IS_TRUE, _IS_FALSE, _IS_NULL, _NAN, _INFINITY = (
+    np.uint64(at) for at in (20, 46, 51, 57, 62, 66)
+)
 _ZONES = np.array([36, 37, 36, 31, 36, 31, 39, 36], np.uint64)
 _SHAPES = np.arange(256, dtype=np.uint8)  # what a byte is as well in a pattern
-_SHAPES[[*b"123456789T Z-"]] = [*b"000000000ttz+"]
+_SHAPES[[*b"123456789Tt Z-"]] = [*b"000000000\xc0\xc0\xc0z+"]
 
 _ESCAPED = np.zeros(256, np.int64)
 _ESCAPED[[*b'"\\/bfnrt']] = [*b'"\\/\b\f\n\r\t']
@@ -386,8 +389,8 @@ def _read_time(source: Any, position: Any, stop: Any, kind: Any, lenient: Any) -
     year, month, day = number // 10**10, number // 10**8 % 100, number // 10**6 % 100
     hour, minute, second = number // 10_000 % 100, number // 100 % 100, number % 100
     first = _days_before(year, month)
-    is_formed = size == _19 or (size == _16 and places == _0)
-    is_formed = dot == stop and size == _10 if is_day else is_formed and places != _1
+    has_clock = (size == _19 and places != _1) or (size == _16 and places == _0)
+    is_formed = dot == stop and size == _10 if is_day else has_clock
     is_date = year > 0 and 0 < month < 13 and 0 < day <= _days_before(year, month + 1) - first
     is_time = hour < 24 and minute < 60 and second < 60 and zone % 100 < 60 and zone <= _ZONE_MAX
     if at != stop or not is_formed or not is_date or not is_time:
@@ -443,20 +446,19 @@ def _read_scalar(
             if kind == BINARY:
                 stop, error = _read_base64(text, begin, stop, scratch, begin)
             elif kind == FLOAT:
-                size = stop - begin
-                word = _NAN if size == _3 else _WORDS_END - size
-                is_size = size == _3 or size == _8 or size == _9
-                is_name = is_size and _equals(text, begin, text, word, size)
+                word = _NAN if stop - begin == _3 else _INFINITY + np.uint64(stop - begin == _8)
+                after, _ = _read_pattern(text, begin, stop, word)
+                is_name = after == stop and _PATTERNS[word + (stop - begin)] == _END
                 error = 0 if is_name else WRONG_TYPE
             values[to], counts[SCRATCH] = _span(begin, stop) | IN_OTHER_BYTES, np.int64(stop)
         return position if error == 0 else at, error
     if form == _NUMBER:
         position, error = _read_number(data, at, end, nodes, node, to, upper_to, lenient, values)
     else:
-        word, size = _0 if byte == _T else _4 if byte == _F else _9, _5 if byte == _F else _4
-        if end - at < size or not _equals(data, at, text, word, size):
+        word = _IS_TRUE if byte == _T else _IS_FALSE if byte == _F else _IS_NULL
+        position, _ = _read_pattern(data, at, end, word)
+        if _PATTERNS[word + (position - at)] != _END:
             return at, NO_VALUE
-        position = at + size
     if kind == TEXT and form != _NULL:
         values[to] = _span(at, position)
     elif kind == BOOLEAN:
@@ -656,7 +658,7 @@ def decode_rows(
              int64[slots]; capacity int64[levels], places of each slot of a level; text uint8, the
              same memory as scratch.
     outputs: values int64 and valid uint8, zero on entry; counts int64[levels], places taken by items, continued from call to call;
-             saved int64[levels]; scratch uint8, WORDS and names, and room for as many bytes as all
+             saved int64[levels]; scratch uint8, the names, and room for as many bytes as all
              rows have; seen int64[nodes], zero on entry: in which object a field was last seen, by
              a number, of which ROOT has the last; keys int64[m, 3], zero on entry, m a power of
              two above the number of nodes and of names that a row has; stack int64[depth, 6]: for

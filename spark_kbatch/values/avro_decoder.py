@@ -158,7 +158,8 @@ class AvroDecoder:
             return kernels.decode_rows(
                 rows.data, frozen(routes.begins[:]), frozen(rows.bounds[1:]),
                 frozen(routes.starts), compiled.operations, compiled.table, *slots.places(), row,
-                *slots.outputs(), room, slots.counts, slots.saved, stack, found, needed,
+                slots.values, slots.values.view(np.float32), slots.values.view(np.float64),
+                slots.valid, room, slots.counts, slots.saved, stack, found, needed,
             )  # fmt: skip
 
         def reason(row: int, code: int, position: int, pc: int) -> str:

@@ -131,12 +131,11 @@ class JsonDecoder:
         self._is_framed = is_framed
         self._lenient = sum(LENIENT[one] for one in {*lenient})
         self._nodes = _Nodes(kind)
-        self._layout = self._nodes.layout
 
     @property
     def type(self) -> pa.DataType:
         """The Arrow type of decoded values."""
-        return self._layout.root.type
+        return self._nodes.layout.root.type
 
     def decode(
         self, array: pa.Array | pa.ChunkedArray, *, memory_max: int | None = None
@@ -154,16 +153,15 @@ class JsonDecoder:
         return decoded_in_pieces(array, self.type, self._decode_rows, memory_max)
 
     def _decode_rows(self, rows: ByteStrings, memory_max: int | None) -> DecodedValues:
-        ids, begins = np.full(len(rows.valid), NO_SCHEMA_ID, np.int32), rows.bounds[:-1]
-        can_be_read = rows.valid != 0
-        if self._is_framed:
-            ids, begins = schema_ids_of(rows), begins + HEADER_SIZE
-            can_be_read = ids != NO_SCHEMA_ID
+        no_ids = np.full(len(rows.valid), NO_SCHEMA_ID, np.int32)
+        ids = schema_ids_of(rows) if self._is_framed else no_ids
+        can_be_read = ids != NO_SCHEMA_ID if self._is_framed else rows.valid != 0
+        begins = rows.bounds[:-1] + HEADER_SIZE * self._is_framed
         unframed = [
             RowError(row, f"the value is not in Confluent's framing: {described(rows.start(row))}")
             for row in np.flatnonzero((rows.valid != 0) & ~can_be_read).tolist()
         ]
-        slots = SlotArrays(self._layout, len(rows.valid), memory_max)
+        slots = SlotArrays(self._nodes.layout, len(rows.valid), memory_max)
         nodes, sizes, taken = self._nodes, np.diff(rows.bounds), len(self._nodes.names)
         scratch = np.empty(taken + int(sizes.sum()), np.uint8)
         scratch[:taken], slots.counts[kernels.SCRATCH] = np.frombuffer(nodes.names, np.uint8), taken
@@ -189,7 +187,7 @@ class JsonDecoder:
             return _REASONS[code].format(expected=expected, found=found) + hint
 
         errors = row_errors(slots.fill(decode), rows, begins, ids, nodes.paths, reason)
-        values = slots.array(self._layout.root, rows.data, text)
+        values = slots.array(self._nodes.layout.root, rows.data, text)
         return DecodedValues(values, ids, tuple(sorted([*unframed, *errors])))
 
 
@@ -199,11 +197,10 @@ class _Nodes:
     def __init__(self, kind: pa.DataType) -> None:
         # Odd, and known to nobody outside: rows with names that collide would take long.
         self.seed = np.uint64(secrets.randbits(64) | 1)
-        self.paths, self.names = [""], bytearray(kernels.WORDS)
+        self.paths, self.names = [""], bytearray()
         self._rows = [[kernels.PASS, columns.NO_SLOT, -1, 0, 0, 0, 0]]
         self._slot_levels, self._levels_count = [NOWHERE], 2
-        project_type(kind, {})  # which refuses what has no form in JSON
-        root = self._column("", kind, ROWS, "")
+        root = self._column("", project_type(kind, {}, renames=True), ROWS, "")
         self.table = frozen(np.array(self._rows, np.int64))
         self.layout = ColumnLayout(root, tuple(self._slot_levels), self._levels_count)
 
@@ -221,9 +218,9 @@ class _Nodes:
         form, items_level, children = columns.STRUCT, NOWHERE, list[Column]()
         if pa.types.is_struct(kind):
             for one in kind:
-                its_name = (one.metadata or {}).get(JSON_NAME, one.name.encode())
-                below = f"{path}.{its_name.decode()}"
-                children.append(self._column(one.name, one.type, level, below, node, its_name))
+                in_json = one.metadata[JSON_NAME]
+                below = f"{path}.{in_json.decode()}"
+                children.append(self._column(one.name, one.type, level, below, node, in_json))
             kind = pa.struct([(one.name, one.type) for one in children])
         elif pa.types.is_list(kind) or pa.types.is_map(kind):
             items_level = self._levels_count

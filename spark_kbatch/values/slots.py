@@ -84,10 +84,8 @@ def decoded_in_pieces(
         ids.append(decoded.schema_ids)
         errors += [one._replace(row=one.row + first) for one in decoded.errors]
         first += len(decoded.values)
-    if isinstance(array, pa.ChunkedArray):
-        values = pa.chunked_array(chunks, kind)
-    else:
-        values = _joined(chunks, kind)
+    is_chunked = isinstance(array, pa.ChunkedArray)
+    values = pa.chunked_array(chunks, kind) if is_chunked else _joined(chunks, kind)
     schema_ids = np.concatenate(ids) if ids else np.empty(0, np.int32)
     return DecodedValues(values, schema_ids, tuple(errors))
 
@@ -138,10 +136,6 @@ class SlotArrays:
     def places(self) -> tuple[Array, Array]:
         """Return where each slot starts, and its level, for a kernel to read."""
         return frozen(self.bases), frozen(self._levels)
-
-    def outputs(self) -> tuple[Array, Array, Array, Array]:
-        """Return numbers, the same memory as floats and as doubles, and which are not null, for a kernel to write."""
-        return self.values, self.values.view(np.float32), self.values.view(np.float64), self.valid
 
     def fill(self, decode: DecodeRows) -> Array:
         """Have all rows decoded, and make room where a kernel finds too little.
