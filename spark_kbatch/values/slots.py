@@ -6,6 +6,7 @@ order, and returns where a level has too few places. All slots are then copied t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -78,15 +79,17 @@ def decoded_in_pieces(
             for part in parts_of(ByteStrings(rows.data, bounds, valid))
         ]
 
-    chunks, ids, errors, first = [], [], [], 0
-    for decoded in (part for piece in pieces(array) for part in parts_of(strings_of(piece))):
-        chunks.append(decoded.values)
-        ids.append(decoded.schema_ids)
-        errors += [one._replace(row=one.row + first) for one in decoded.errors]
-        first += len(decoded.values)
+    parts = [part for piece in pieces(array) for part in parts_of(strings_of(piece))]
+    chunks = [one.values for one in parts]
+    firsts = itertools.accumulate((len(one) for one in chunks), initial=0)
+    errors = [
+        one._replace(row=one.row + first)
+        for part, first in zip(parts, firsts, strict=False)
+        for one in part.errors
+    ]
     is_chunked = isinstance(array, pa.ChunkedArray)
     values = pa.chunked_array(chunks, kind) if is_chunked else _joined(chunks, kind)
-    schema_ids = np.concatenate(ids) if ids else np.empty(0, np.int32)
+    schema_ids = np.concatenate([np.empty(0, np.int32), *(one.schema_ids for one in parts)])
     return DecodedValues(values, schema_ids, tuple(errors))
 
 
