@@ -5,44 +5,39 @@ an error for each bad row. The table is interpreted, never compiled: code for a 
 seconds for each type and process. A row is read once, from its first byte to its last, without
 recursion.
 
-A node is a row of `nodes`. What the type does not have is read as node 0, PASS; the next ones are
-the strings that name a number, node ROOT is the type itself, and all other nodes follow in the
-order of the type, each before those within it: a struct before its fields, a list before its
-element, a map before its key, which its value follows.
+A node is a row of `nodes`. What the type does not have is read as node 0, PASS; node ROOT is the
+type itself, and all other nodes follow in the order of the type, each before those within it: a
+struct before its fields, a list before its element, a map before its key, which its value follows.
 
     column       of a node
     KIND
     SLOT         where its numbers lie; a decimal has the next slot too
-    OWNER        the struct whose field it is, 0 for the strings that name a number, -1 for none
-    NEXT         the next field of the same struct, 0 for none
-    NAME, NAME_SIZE, PLAIN_SIZE
-                 its name in `text`, in UTF-8; how many bytes to compare with JSON as it is
-                 written, or more than a row has where a name is never written as it is
+    OWNER        the struct whose field it is, -1 for none
+    NAME         the span of its name in `text`, in UTF-8
 
     kind             FIRST, SECOND, THIRD               what it takes, and stores
-    PASS             bits of a double, for a string that names one
+    PASS                                                anything
     TEXT                                                a string; of any other value its JSON: a span
-    STRUCT           first field, 0 for none            an object; fields by their names
+    STRUCT                                              an object; fields by their names
     LIST             level of items, memory of one      an array; how many items it has
     MAP              the same                           an object; how many items it has
     BOOLEAN                                             true, false: 1, 0
     WHOLE            most, digits, 0                    a number that is whole
-    DECIMAL          0, digits, scale                   a number as 128 bits, in two slots
-    FLOAT, DOUBLE    least that is infinite, digits, 0  a number, or a string that names one: a double. Of the least
-                                                        the first _DIGITS_MAX, and how many it has before the point
+    DECIMAL          any, digits, scale                 a number as 128 bits, in two slots
+    FLOAT            most, digits, below 0              a number, or a string that names one: a span. Of the largest
+                                                        the first digits, and how many others are before the point
     BINARY                                              a string of base64: a span
     DATE, INSTANT, LOCAL                                a string: days, microseconds
 
-A number that takes more than one exact operation of floats is noted: its span is stored, and in
-`valid` is the kind. Somebody has to store the nearest one then.
+All others are 0.
 
-Text with escapes, and what base64 says, lies in `scratch` behind the names, and its bytes are taken
-as those of the level SCRATCH. There are never more than the row has read.
+The text of strings, and what base64 says, lies in `scratch` behind the names, and its bytes are
+taken as those of the level SCRATCH. There are never more than the row has read.
 
 Names are found in `keys`, a hash table with an entry for each field of a struct, and for each name
 that a map of the row has: whose it is (below 0 a struct, else the number of an object), its span,
-and the field. Entries of objects of other rows are older than the row, and count as empty. Nobody
-outside knows the hash.
+and the node of the field or map. Entries of objects of other rows are older than the row, and count
+as empty. Nobody outside knows the hash.
 
 What a hostile row can cost is bounded by its size: an item has a byte at least, and the memory of
 all items is held to MEMORY_PER_BYTE for each byte of the row and MEMORY_FREE; depth by the size of
@@ -71,17 +66,13 @@ from spark_kbatch.kernels.slots import (
     _is_utf8,
 )
 
-NODE_COLUMNS = 10
+NODE_COLUMNS = 7
+KIND, SLOT, OWNER, NAME, FIRST, SECOND, THIRD = (np.uint64(n) for n in range(NODE_COLUMNS))
 (
-    KIND, SLOT, OWNER, NEXT, NAME, NAME_SIZE, PLAIN_SIZE, FIRST, SECOND, THIRD,
-) = (np.uint64(number) for number in range(NODE_COLUMNS))  # fmt: skip
-(
-    PASS, TEXT, STRUCT, LIST, MAP, BOOLEAN, WHOLE, DECIMAL, FLOAT, DOUBLE, BINARY, DATE, INSTANT, LOCAL,
-) = range(14)  # fmt: skip
+    PASS, TEXT, STRUCT, LIST, MAP, BOOLEAN, WHOLE, DECIMAL, FLOAT, BINARY, DATE, INSTANT, LOCAL,
+) = range(13)  # fmt: skip
 
-WORDS = b"truefalsenull"  # `text` begins with them
-NUMBER_NAMES = {b"NaN": np.nan, b"Infinity": np.inf, b"-Infinity": -np.inf}
-ROOT = 1 + len(NUMBER_NAMES)
+ROOT = 1
 SCRATCH = NOWHERE  # level
 ZONE, DIGITS = 1, 2  # what is not an error
 
@@ -92,20 +83,22 @@ ZONE, DIGITS = 1, 2  # what is not an error
     HAS_ZONE,
 ) = range(1, 22)  # fmt: skip
 
-STACK_COLUMNS = 5
-# _MARK: the next field of a struct, how many items there were before, or where a TEXT begins.
-_NODE, _INDEX, _CLOSER, _INSTANCE, _MARK = (np.uint64(n) for n in range(STACK_COLUMNS))
+STACK_COLUMNS = 6
+# Of the object or array: where its text begins, and how many items there were before.
+_NODE, _INDEX, _CLOSER, _INSTANCE, _BEGIN, _ITEMS = (np.uint64(n) for n in range(STACK_COLUMNS))
 KEY_COLUMNS = 3
 _WHOSE, _SPAN, _FIELD = (np.uint64(n) for n in range(KEY_COLUMNS))
 
-_0, _1, _2, _3, _4, _5, _6, _9 = (np.uint64(number) for number in (0, 1, 2, 3, 4, 5, 6, 9))
+(
+    _0, _1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _16, _19,
+) = (np.uint64(number) for number in (*range(11), 16, 19))  # fmt: skip
 _32 = np.uint64(32)
 _LOW_32 = np.uint64(0xFFFFFFFF)
 _ZERO = np.uint64(ord("0"))
 _SPACE, _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _PLUS, _DOT, _EQUALS = (
     np.uint8(ord(character)) for character in ' "\\,:-+.='
 )
-_DIGIT_0, _DIGIT_9, _T, _F, _E, _U, _Z = (np.uint8(ord(one)) for one in "09tfeuz")
+_DIGIT_0, _T, _F, _E, _U = (np.uint8(ord(one)) for one in "0tfeu")
 _BRACKET, _NOT_ASCII, _LOWER = (np.uint8(number) for number in (0x5B, 0x80, 0x20))
 _TO_CLOSER = np.uint8(2)  # from an opening bracket or brace
 
@@ -118,26 +111,33 @@ _FORMS[[*b'"{[tfn-0123456789 \t\n\r']] = [
 ]  # fmt: skip
 _TAKES = np.array(
     [
-        _ANY, _ANY, _OBJECT, _ARRAY, _OBJECT, _TRUTH, _NUMBER, _NUMBER | _STRING, _NUMBER | _STRING, _NUMBER | _STRING,
+        _ANY, _ANY, _OBJECT, _ARRAY, _OBJECT, _TRUTH, _NUMBER, _NUMBER | _STRING, _NUMBER | _STRING,
         *[_STRING] * 4,
     ],
     np.uint8,
 ) | np.uint8(_NULL)  # fmt: skip
 
 _DIGITS_MAX = 19  # as a number of 64 bits
-_EXPONENT_MAX = 10**15  # more than any row has digits
+_POWER_MAX = 10**15  # more than any row has digits
 _POWERS = np.array([10**power for power in range(_DIGITS_MAX + 1)], np.uint64)
-_FLOAT_POWERS = np.array([float(10**power) for power in range(23)])
-_EXACT_FLOAT, _EXACT_DOUBLE = np.uint64(2**24), np.uint64(2**53)
 _NANOS = np.uint64(1_000)  # of a microsecond
 _DAY_S = 86_400
-_ZONE_MAX = 18 * 60  # minutes
-_NO_ZONE = 10_000  # more than any
+_ZONE_MAX = 18_00  # hours and minutes
 _LEAST_TIME, _LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
 
-# Dates, times and zones: 0 is a digit, t also T or a space, and a byte that no text has the end.
-_PATTERNS = np.frombuffer(b"0000-00-00t00:00:00\xff00:00\xff0000\xff", np.uint8)
-_TIME, _ZONE, _SHORT_ZONE = np.uint64(0), np.uint64(20), np.uint64(26)
+# Dates and times, fractions, zones, and words. Bytes that no text has are the end, and what is before a time.
+_PATTERNS = np.frombuffer(
+    b"0000-00-00\xc000:00:00\xff.000000000\xff+0000\xffz\xff+00:00\xff"
+    b"true\xfffalse\xffnull\xffNaN\xff-Infinity\xff",
+    np.uint8,
+)
+_END = np.uint8(0xFF)
+_FRACTION, _IS_TRUE, _IS_FALSE, _IS_NULL, _NAN, _INFINITY = (
+    np.uint64(at) for at in (20, 46, 51, 57, 62, 66)
+)
+_ZONES = np.array([36, 37, 36, 31, 36, 31, 39, 36], np.uint64)
+_SHAPES = np.arange(256, dtype=np.uint8)  # what a byte is as well in a pattern
+_SHAPES[[*b"123456789Tt Z-"]] = [*b"000000000\xc0\xc0\xc0z+"]
 
 _ESCAPED = np.zeros(256, np.int64)
 _ESCAPED[[*b'"\\/bfnrt']] = [*b'"\\/\b\f\n\r\t']
@@ -167,10 +167,9 @@ def _equals(data: Any, position: Any, others: Any, at: Any, size: Any) -> Any:
     return True
 
 
-def _span(begin: Any, stop: Any, is_in_scratch: Any) -> Any:
+def _span(begin: Any, stop: Any) -> Any:
     """Return the span of bytes."""
-    span = np.int64(begin << _32 | (stop - begin))
-    return span | IN_OTHER_BYTES if is_in_scratch else span
+    return np.int64(begin << _32 | (stop - begin))
 
 
 # Strings.
@@ -190,11 +189,10 @@ def _read_escape(data: Any, position: Any, end: Any, scratch: Any, to: Any) -> A
     """Write the character of an escape in UTF-8; return where the escape and it end, an error."""
     character, size = _read_unicode(data, position, end), _6
     if character >= _NO_HEX:
-        character, size = np.int64(0), _2
-        if end - position >= _2:
-            character = _ESCAPED[data[position + _1]]
+        # At the end there is the backslash once more, and then no quote.
+        character, size = _ESCAPED[data[min(position + _1, end - _1)]], _2
         if character == 0:
-            return position, to, BAD_ESCAPE if end - position >= _2 else TRUNCATED
+            return position, to, BAD_ESCAPE
     elif character >= 0xD800 and character <= 0xDFFF:
         high, low = character ^ 0xD800, _read_unicode(data, position + _6, end) ^ 0xDC00
         if high >= 0x400 or low >= 0x400:
@@ -210,57 +208,40 @@ def _read_escape(data: Any, position: Any, end: Any, scratch: Any, to: Any) -> A
     return position + size, to + _1 + more, 0
 
 
-def _read_string(data: Any, position: Any, end: Any, scratch: Any, counts: Any) -> Any:
-    """Read the string whose first byte is at `position`; one with escapes stays in scratch.
+def _read_string(data: Any, position: Any, end: Any, scratch: Any, to: Any) -> Any:
+    """Write the text of the string whose first byte is at `position`.
 
-    Returns where to go on, or the place of an error; where its text begins and ends; whether that
-    is in scratch; an error.
+    Returns where to go on, or the place of an error; where the text ends; an error.
     """
-    begin, taken, bits, error = position, np.uint64(counts[SCRATCH]), np.uint8(0), 0
-    to = taken
-    while error == 0 and position < end and data[position] != _QUOTE:
+    begin, start, bits = position, to, np.uint8(0)
+    while position < end:
         byte = data[position]
+        if byte == _QUOTE:
+            is_text = bits < _NOT_ASCII or _is_utf8(scratch, start, to)
+            return position + _1 if is_text else begin, to, 0 if is_text else BAD_TEXT
+        if byte < _SPACE:
+            return position, to, CONTROL
         if byte == _BACKSLASH:
             position, to, error = _read_escape(data, position, end, scratch, to)
-        elif byte < _SPACE:
-            error = CONTROL
+            if error != 0:
+                return position, to, error
         else:
             scratch[to], bits = byte, bits | byte
             position, to = position + _1, to + _1
-    if error == 0 and position >= end:
-        error = TRUNCATED
-    if error == 0 and bits >= _NOT_ASCII and not _is_utf8(data, begin, position):
-        position, error = begin, BAD_TEXT
-    if error != 0:
-        return position, begin, position, False, error
-    if to - taken == position - begin:
-        return position + _1, begin, position, False, 0
-    counts[SCRATCH] = np.int64(to)
-    return position + _1, taken, to, True, 0
+    return end, to, TRUNCATED
 
 
-def _find(
-    keys: Any,
-    whose: Any,
-    source: Any,
-    begin: Any,
-    size: Any,
-    data: Any,
-    text: Any,
-    oldest: Any,
-    seed: Any,
-) -> Any:
-    """Return where the entry of a name is in `keys`, or belongs; `seed` is odd."""
-    mask, number = np.uint64(keys.shape[0]) - _1, size ^ np.uint64(whose)
+def _find(keys: Any, whose: Any, text: Any, name: Any, oldest: Any, seed: Any) -> Any:
+    """Return where the entry of a name, a span, is in `keys`, or belongs; `seed` is odd."""
+    begin, size = np.uint64(name) >> _32, np.uint64(name) & _LOW_32
+    mask, number = np.uint64(keys.shape[0]) - _1, np.uint64(whose) * seed
     for k in range(size):
-        number = (number ^ np.uint64(source[begin + k])) * seed
-        number = number ^ (number >> _32)
-    at = number & mask
+        number = (number + np.uint64(text[begin + k])) * seed
+    at = number >> _32 & mask
     while keys[at, _WHOSE] < 0 or keys[at, _WHOSE] > oldest:
-        span = keys[at, _SPAN]
-        other, start = text if span < 0 else data, np.uint64(span & ~IN_OTHER_BYTES) >> _32
-        is_alike = keys[at, _WHOSE] == whose and np.uint64(span) & _LOW_32 == size
-        if is_alike and _equals(source, begin, other, start, size):
+        other = np.uint64(keys[at, _SPAN])
+        is_alike = keys[at, _WHOSE] == whose and other & _LOW_32 == size
+        if is_alike and _equals(text, begin, text, other >> _32, size):
             break
         at = (at + _1) & mask
     return at
@@ -268,21 +249,19 @@ def _find(
 
 def _read_base64(source: Any, position: Any, stop: Any, scratch: Any, to: Any) -> Any:
     """Write what base64 says, maybe over itself; return where that ends, and an error."""
-    size, number = stop - position, np.uint64(0)
+    size, number, all_bits = stop - position, _0, _0
     if size % _4 != _0:
         return to, BAD_FORM
-    for _ in range(2):
-        if size > _0 and source[position + size - _1] == _EQUALS:
-            size = size - _1
+    if size > _0:
+        size = size - np.uint64(source[stop - _1] == _EQUALS)
+        size = size - np.uint64(source[stop - _2] == _EQUALS)
     for k in range(size):
         six = np.uint64(_BASE64[source[position + k]])
-        if six > np.uint64(63):
-            return to, BAD_FORM
-        number = number << _6 | six
+        number, all_bits = number << _6 | six, all_bits | six
         if k & _3 != _0:
             scratch[to] = np.uint8(number >> (_6 - _2 * (k & _3)) & np.uint64(255))
             to = to + _1
-    return to, 0
+    return to, BAD_FORM if all_bits > np.uint64(63) else 0
 
 
 # Numbers.
@@ -292,29 +271,31 @@ def _read_digits(source: Any, position: Any, end: Any, number: Any, count: Any) 
     """Read digits; return where they end, the number with them, its digits but leading zeros."""
     while position < end and np.uint64(source[position]) - _ZERO <= _9:
         digit = np.uint64(source[position]) - _ZERO
-        number = number * np.uint64(10) + digit  # wraps around where nobody asks for it
+        number = number * _10 + digit  # wraps around where nobody asks for it
         count = count + np.int64(count > 0 or digit > _0)
         position = position + _1
     return position, number, count
 
 
-def _first_digits(source: Any, position: Any, end: Any, keep: Any) -> Any:
-    """Return a number's first `keep` digits as 128 bits, and whether a digit but 0 follows."""
-    lower, upper, count, is_cut = _0, _0, np.int64(0), False
-    while position < end or (count > 0 and count < keep):
-        byte = source[position] if position < end else _DIGIT_0
-        position = position + _1 if (byte | _LOWER) != _E else end
-        digit = np.uint64(byte) - _ZERO
-        if digit > _9 or (digit == _0 and count == 0):
+def _first_digits(source: Any, position: Any, stop: Any, keep: Any) -> Any:
+    """Return the first `keep` digits as 128 bits, and whether a digit but 0 follows.
+
+    Zeros in front are digits too; all after the end are 0.
+    """
+    lower, upper, is_cut = _0, _0, False
+    while position < stop or keep > 0:
+        digit = np.uint64(source[position]) - _ZERO if position < stop else _0
+        position = position + _1
+        if digit > _9:
             continue
-        count = count + 1
-        if count <= keep:
-            low = (lower & _LOW_32) * np.uint64(10) + digit
-            high = (lower >> _32) * np.uint64(10) + (low >> _32)
-            upper = upper * np.uint64(10) + (high >> _32)
+        if keep > 0:
+            low = (lower & _LOW_32) * _10 + digit
+            high = (lower >> _32) * _10 + (low >> _32)
+            upper = upper * _10 + (high >> _32)
             lower = (high << _32) | (low & _LOW_32)
         else:
             is_cut = is_cut or bool(digit > _0)
+        keep = keep - 1
     return lower, upper, is_cut
 
 
@@ -328,65 +309,47 @@ def _read_number(
     upper_to: Any,
     lenient: Any,
     values: Any,
-    doubles: Any,
-    valid: Any,
 ) -> Any:
     """Read a number, and store it if its node takes one; return where it ends, and an error."""
     is_negative = position < end and source[position] == _MINUS
     start = position + np.uint64(is_negative)
     at, number, digits = _read_digits(source, start, end, _0, np.int64(0))
     is_formed = at == start + _1 or (at > start and source[start] != _DIGIT_0)
-    exponent = np.int64(0)
+    size, places, power = np.int64(at - start), np.int64(0), np.int64(0)
     if at < end and source[at] == _DOT:
-        start = at + _1
-        at, number, digits = _read_digits(source, start, end, number, digits)
-        is_formed, exponent = is_formed and at > start, -np.int64(at - start)
+        at, number, digits = _read_digits(source, at + _1, end, number, digits)
+        places = np.int64(at - start) - size - 1
+        is_formed = is_formed and places > 0
+    stop = at
     if at < end and (source[at] | _LOWER) == _E:
         sign = source[at + _1] if at + _1 < end else _E
-        start = at + (_2 if sign == _MINUS or sign == _PLUS else _1)
-        at, size, size_digits = _read_digits(source, start, end, _0, np.int64(0))
-        power = np.int64(_EXPONENT_MAX) if size_digits > 15 else np.int64(size)
-        is_formed = is_formed and at > start
-        exponent = exponent - power if sign == _MINUS else exponent + power
+        begin = at + (_2 if sign == _MINUS or sign == _PLUS else _1)
+        at, exponent, count = _read_digits(source, begin, end, _0, np.int64(0))
+        power = np.int64(exponent) if count <= 15 else np.int64(_POWER_MAX)
+        is_formed, power = is_formed and at > begin, -power if sign == _MINUS else power
     if not is_formed:
         return at, BAD_NUMBER
     kind = nodes[node, KIND]
     if kind < WHOLE:
         return at, 0
-    shift = nodes[node, THIRD] + (exponent if digits > 0 else 0)
-    keep, limit = digits + shift, np.uint64(nodes[node, FIRST])
-    if keep > nodes[node, SECOND]:
+    power = power * np.int64(digits > 0) - places
+    shift, most_digits = power + nodes[node, THIRD], nodes[node, SECOND]
+    keep = digits + shift
+    if keep > most_digits:
         return at, OUT_OF_RANGE
-    if kind == FLOAT or kind == DOUBLE:
-        most, places = (_EXACT_DOUBLE, 22) if kind == DOUBLE else (_EXACT_FLOAT, 10)
-        if digits <= _DIGITS_MAX and number <= most and abs(shift) <= places:
-            # One operation, whose result is the nearest float even where it is a double before.
-            power_of_ten = _FLOAT_POWERS[np.uint64(abs(shift))]
-            exact = np.float64(number)
-            exact = exact / power_of_ten if shift < 0 else exact * power_of_ten
-            doubles[to] = -exact if is_negative else exact
-        elif (
-            keep == nodes[node, SECOND]
-            and _first_digits(source, position, at, _DIGITS_MAX)[0] >= limit
-        ):
-            return at, OUT_OF_RANGE
-        else:
-            values[to], valid[to] = _span(position, at, False), kind
+    lower, upper, is_cut = _0 if kind == FLOAT else number, _0, False
+    if keep == most_digits if kind == FLOAT else shift != 0 or digits > _DIGITS_MAX:
+        lower, upper, is_cut = _first_digits(source, start, stop, size + places + shift)
+    if lower > np.uint64(nodes[node, FIRST]) + np.uint64(is_negative and kind == WHOLE):
+        return at, OUT_OF_RANGE
+    if kind == FLOAT:
+        values[to] = _span(position, at)
         return at, 0
-    lower, upper, is_cut = number, _0, False
-    if shift >= 0 and keep <= _DIGITS_MAX:
-        lower = number * _POWERS[np.uint64(shift)]
-    else:
-        lower, upper, is_cut = _first_digits(source, position, at, keep)
-    if kind == WHOLE and lower > limit + np.uint64(is_negative):
-        return at, OUT_OF_RANGE
     if is_cut and lenient & DIGITS == 0:
         return at, FRACTION
     if is_negative:
         lower, upper = ~lower + _1, ~upper + np.uint64(lower == _0)
-    values[to] = np.int64(lower)
-    if kind == DECIMAL:
-        values[upper_to] = np.int64(upper)
+    values[upper_to], values[to] = np.int64(upper), np.int64(lower)  # one place, but of a decimal
     return at, 0
 
 
@@ -395,70 +358,56 @@ def _read_number(
 
 def _read_pattern(source: Any, position: Any, stop: Any, pattern: Any) -> Any:
     """Read what is as in _PATTERNS from a place on; return where that ends, and its digits."""
-    number, is_right = np.int64(0), True
-    while is_right and position < stop:
+    number = np.int64(0)
+    while position < stop:
         byte, wanted = source[position], _PATTERNS[pattern]
-        is_right = byte == wanted or (wanted == _T and ((byte | _LOWER) == _T or byte == _SPACE))
-        if wanted == _DIGIT_0 and np.uint64(byte) - _ZERO <= _9:
-            number, is_right = number * 10 + np.int64(byte - _DIGIT_0), True
-        position, pattern = position + np.uint64(is_right), pattern + _1
+        if byte != wanted and _SHAPES[byte] != wanted:
+            break
+        if wanted == _DIGIT_0:
+            number = number * 10 + np.int64(byte - _DIGIT_0)
+        position, pattern = position + _1, pattern + _1
     return position, number
 
 
-def _read_zone(source: Any, position: Any, stop: Any) -> Any:
-    """Return the minutes of a zone's offset, _NO_ZONE for what is no zone."""
-    size, sign = stop - position, source[position]
-    if size == _1 and (sign | _LOWER) == _Z:
-        return np.int64(0)
-    at, number = _read_pattern(source, position + _1, stop, _ZONE if size == _6 else _SHORT_ZONE)
-    number = number * 100 if size == _3 else number
-    minutes = number // 100 * 60 + number % 100
-    is_formed = at == stop and (size == _3 or size == _5 or size == _6)
-    is_signed = sign == _PLUS or sign == _MINUS
-    if not is_formed or not is_signed or number % 100 > 59 or minutes > _ZONE_MAX:
-        return np.int64(_NO_ZONE)
-    return -minutes if sign == _MINUS else minutes
+def _days_before(year: Any, month: Any) -> Any:
+    """Return the days from 1970 to a month."""
+    # Years that begin in March end with the day that only some have.
+    is_late = np.int64(month < 3)
+    year, month = year - is_late, month + 12 * is_late
+    return 365 * year + year // 4 - year // 100 + year // 400 + (153 * month - 457) // 5 - 719_468
 
 
 def _read_time(source: Any, position: Any, stop: Any, kind: Any, lenient: Any) -> Any:
     """Return the days since 1970 of a date, or the microseconds of a time, and an error."""
-    at, number = _read_pattern(source, position, stop, _TIME)
-    size, parts, places, offset = at - position, _0, _1, np.int64(0)
-    is_formed = (
-        size == np.uint64(10) if kind == DATE else size == np.uint64(16) or size == np.uint64(19)
-    )
-    if size == np.uint64(19) and at < stop and source[at] == _DOT:
-        start = at + _1
-        at, parts, _ = _read_digits(source, start, stop, _0, np.int64(0))
-        places = at - start
-    has_zone = kind != DATE and at < stop
-    if has_zone:
-        offset, at = _read_zone(source, at, stop), stop
-    number = number * (1 if size == np.uint64(19) else 100 if size == np.uint64(16) else 1_000_000)
+    dot, number = _read_pattern(source, position, stop, _0)
+    size, is_day = dot - position, kind == DATE
+    at, parts = _read_pattern(source, dot, stop, _FRACTION)
+    places, sign, zone_size = at - dot, source[at], min(stop - at, _7)
+    at, zone = _read_pattern(source, at, stop, _ZONES[zone_size])
+    zone = zone * 100 if zone_size == _3 else zone
+    number = number * (1 if size == _19 else 100 if size == _16 else 1_000_000)
     year, month, day = number // 10**10, number // 10**8 % 100, number // 10**6 % 100
     hour, minute, second = number // 10_000 % 100, number // 100 % 100, number % 100
-    days = 30 + ((month + (month >> 3)) & 1)
-    if month == 2:
-        days = 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-    is_date = year > 0 and month > 0 and month < 13 and day > 0 and day <= days
-    is_time = hour < 24 and minute < 60 and second < 60 and places > _0 and places <= _9
-    if not is_formed or not is_date or not is_time or at != stop or offset == _NO_ZONE:
+    first = _days_before(year, month)
+    has_clock = (size == _19 and places != _1) or (size == _16 and places == _0)
+    is_formed = dot == stop and size == _10 if is_day else has_clock
+    is_date = year > 0 and 0 < month < 13 and 0 < day <= _days_before(year, month + 1) - first
+    is_time = hour < 24 and minute < 60 and second < 60 and zone % 100 < 60 and zone <= _ZONE_MAX
+    if at != stop or not is_formed or not is_date or not is_time:
         return np.int64(0), BAD_FORM
-    if month < 3:  # years that begin in March end with the day that only some have
-        year, month = year - 1, month + 12
-    days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * month - 457) // 5
-    days = days + day - 719_469
-    if kind == DATE:
+    days = first + day - 1
+    if is_day:
         return days, 0
-    parts = parts * _POWERS[_9 - places]
+    offset = zone // 100 * 3_600 + zone % 100 * 60 if kind == INSTANT else np.int64(0)
     seconds = days * _DAY_S + hour * 3_600 + minute * 60 + second
-    seconds = seconds - offset * 60 if kind == INSTANT else seconds
-    micros = seconds * 1_000_000 + np.int64(parts // _NANOS)
+    seconds = seconds + offset if sign == _MINUS else seconds - offset
+    nanos = np.uint64(parts) * _POWERS[_10 - places]
+    micros = seconds * 1_000_000 + np.int64(nanos // _NANOS)
     if micros < _LEAST_TIME or micros > _LAST_TIME:
         return micros, OUT_OF_RANGE
-    if (kind == INSTANT) != has_zone and lenient & ZONE == 0:
-        return micros, HAS_ZONE if has_zone else NO_ZONE
-    return micros, FRACTION if parts % _NANOS != _0 and lenient & DIGITS == 0 else 0
+    if (kind == INSTANT) == (zone_size == _0) and lenient & ZONE == 0:
+        return micros, NO_ZONE if zone_size == _0 else HAS_ZONE
+    return micros, FRACTION if nanos % _NANOS != _0 and lenient & DIGITS == 0 else 0
 
 
 # Values.
@@ -474,54 +423,44 @@ def _read_scalar(
     to: Any,
     upper_to: Any,
     lenient: Any,
-    seed: Any,
     values: Any,
-    doubles: Any,
-    valid: Any,
     counts: Any,
     text: Any,
     scratch: Any,
-    keys: Any,
-    oldest: Any,
 ) -> Any:
     """Read and store what is no object or array; return its end, or an error and its place."""
     at, kind, byte, error = position, nodes[node, KIND], data[position], 0
     if form == _STRING:
-        position, begin, stop, is_escaped, error = _read_string(data, at + _1, end, scratch, counts)
+        begin = np.uint64(counts[SCRATCH])
+        position, stop, error = _read_string(data, at + _1, end, scratch, begin)
         if error != 0:
             return position, error
-        source = text if is_escaped else data
-        if kind == TEXT:
-            values[to] = _span(begin, stop, is_escaped)
-        elif kind >= DATE:
-            values[to], error = _read_time(source, begin, stop, kind, lenient)
-        elif kind == BINARY:
-            taken = begin if is_escaped else np.uint64(counts[SCRATCH])
-            stop, error = _read_base64(source, begin, stop, scratch, taken)
-            values[to], counts[SCRATCH] = _span(taken, stop, True), np.int64(stop)
+        if kind >= DATE:
+            values[to], error = _read_time(text, begin, stop, kind, lenient)
         elif kind == DECIMAL:
             after, error = _read_number(
-                source, begin, stop, nodes, node, to, upper_to, lenient, values, doubles, valid
+                text, begin, stop, nodes, node, to, upper_to, lenient, values
             )
             error = BAD_FORM if after != stop or error == BAD_NUMBER else error
         elif kind != PASS:
-            found = _find(keys, np.int64(-1), source, begin, stop - begin, data, text, oldest, seed)
-            if keys[found, _WHOSE] == -1:
-                values[to] = nodes[np.uint64(keys[found, _FIELD]), FIRST]
-            else:
-                error = WRONG_TYPE
+            if kind == BINARY:
+                stop, error = _read_base64(text, begin, stop, scratch, begin)
+            elif kind == FLOAT:
+                word = _NAN if stop - begin == _3 else _INFINITY + np.uint64(stop - begin == _8)
+                after, _ = _read_pattern(text, begin, stop, word)
+                is_name = after == stop and _PATTERNS[word + (stop - begin)] == _END
+                error = 0 if is_name else WRONG_TYPE
+            values[to], counts[SCRATCH] = _span(begin, stop) | IN_OTHER_BYTES, np.int64(stop)
         return position if error == 0 else at, error
     if form == _NUMBER:
-        position, error = _read_number(
-            data, at, end, nodes, node, to, upper_to, lenient, values, doubles, valid
-        )
+        position, error = _read_number(data, at, end, nodes, node, to, upper_to, lenient, values)
     else:
-        word, size = _0 if byte == _T else _4 if byte == _F else _9, _5 if byte == _F else _4
-        if end - at < size or not _equals(data, at, text, word, size):
+        word = _IS_TRUE if byte == _T else _IS_FALSE if byte == _F else _IS_NULL
+        position, _ = _read_pattern(data, at, end, word)
+        if _PATTERNS[word + (position - at)] != _END:
             return at, NO_VALUE
-        position = at + size
     if kind == TEXT and form != _NULL:
-        values[to] = _span(at, position, False)
+        values[to] = _span(at, position)
     elif kind == BOOLEAN:
         values[to] = np.int64(byte == _T)
     return position if error == 0 else at, error
@@ -531,7 +470,7 @@ def _read_name(
     data: Any,
     position: Any,
     end: Any,
-    frame: Any,
+    instance: Any,
     nodes: Any,
     node: Any,
     index: Any,
@@ -544,45 +483,26 @@ def _read_name(
     scratch: Any,
     seen: Any,
     keys: Any,
-    stack: Any,
     oldest: Any,
 ) -> Any:
     """Read a name and the colon; return where its value begins, or an error is; its node; the error."""
-    at, kind, instance, error = position, nodes[node, KIND], stack[frame, _INSTANCE], 0
-    begin, field = at + _1, np.uint64(stack[frame, _MARK]) if kind == STRUCT else _0
-    size = np.uint64(nodes[field, PLAIN_SIZE])
-    if (
-        end - begin > size
-        and data[begin + size] == _QUOTE
-        and _equals(data, begin, text, np.uint64(nodes[field, NAME]), size)
-    ):
-        position = begin + size + _1
-    else:
-        position, begin, stop, is_escaped, error = _read_string(data, begin, end, scratch, counts)
-        if error != 0:
-            return position, node, error
-        field = node + _2 if kind == MAP else _0
-        if kind == STRUCT or kind == MAP:
-            source, whose = (
-                text if is_escaped else data,
-                ~np.int64(node) if kind == STRUCT else instance,
-            )
-            found = _find(keys, whose, source, begin, stop - begin, data, text, oldest, seed)
-            if keys[found, _WHOSE] == whose:
-                if kind == MAP:
-                    return at, node, DUPLICATE
-                field = np.uint64(keys[found, _FIELD])
-            elif kind == MAP:
-                span, to = (
-                    _span(begin, stop, is_escaped),
-                    bases[np.uint64(nodes[node + _1, SLOT])] + index,
-                )
-                keys[found, _WHOSE], keys[found, _SPAN] = instance, span
-                values[to], valid[to] = span, 1
-    if kind == STRUCT and field != _0:
-        if seen[field] == instance:
+    at, kind, begin, field = position, nodes[node, KIND], np.uint64(counts[SCRATCH]), _0
+    position, stop, error = _read_string(data, at + _1, end, scratch, begin)
+    if error != 0:
+        return position, node, error
+    if kind == STRUCT or kind == MAP:
+        whose, span = ~np.int64(node) if kind == STRUCT else instance, _span(begin, stop)
+        found = _find(keys, whose, text, span, oldest, seed)
+        is_known = keys[found, _WHOSE] == whose
+        field = np.uint64(keys[found, _FIELD]) if is_known else _0
+        if is_known and (kind == MAP or seen[field] == instance):
             return at, field, DUPLICATE
-        seen[field], stack[frame, _MARK] = instance, nodes[field, NEXT]
+        seen[field] = instance
+        if kind == MAP:
+            keys[found, _WHOSE], keys[found, _SPAN] = instance, span
+            keys[found, _FIELD], field = np.int64(node), node + _2
+            to = bases[np.uint64(nodes[node + _1, SLOT])] + index
+            values[to], valid[to], counts[SCRATCH] = span | IN_OTHER_BYTES, 1, np.int64(stop)
     position, byte = _next_byte(data, position, end)
     return (position + _1, field, 0) if byte == _COLON else (position, node, NO_COLON)
 
@@ -597,7 +517,6 @@ def _decode_row(
     seed: Any,
     bases: Any,
     values: Any,
-    doubles: Any,
     valid: Any,
     capacity: Any,
     counts: Any,
@@ -609,7 +528,7 @@ def _decode_row(
     needed: Any,
 ) -> Any:
     """Decode a row; return an error, its place, its node, and how many objects and arrays are open."""
-    node, index, top, oldest = np.uint64(ROOT), row, _0, seen[_0]
+    node, index, top, oldest = np.uint64(ROOT), row, _0, seen[np.uint64(ROOT)]
     budget = np.int64(end - position) * MEMORY_PER_BYTE + MEMORY_FREE
     while True:
         position, byte = _next_byte(data, position, end)
@@ -623,18 +542,13 @@ def _decode_row(
         if form == _OBJECT or form == _ARRAY:
             if top == np.uint64(stack.shape[0]):
                 return TOO_DEEP, position, node, top
-            seen[_0] += 1
-            mark = np.int64(position)
-            if kind == STRUCT:
-                mark = nodes[node, FIRST]
-            elif kind != TEXT and kind != PASS:
-                mark = counts[np.uint64(nodes[node, FIRST])]
+            seen[np.uint64(ROOT)] += 1
             stack[top, _NODE], stack[top, _INDEX] = np.int64(node), np.int64(index)
-            stack[top, _CLOSER], stack[top, _INSTANCE] = np.int64(byte + _TO_CLOSER), seen[_0]
-            stack[top, _MARK], is_opened = mark, True
-            top, position = top + _1, position + _1
+            stack[top, _CLOSER] = np.int64(byte + _TO_CLOSER)
+            stack[top, _INSTANCE], stack[top, _BEGIN] = seen[np.uint64(ROOT)], np.int64(position)
+            stack[top, _ITEMS] = counts[np.uint64(nodes[node, FIRST])]
+            top, position, is_opened = top + _1, position + _1, True
         else:
-            upper_to = bases[slot + _1] + index if kind == DECIMAL else to
             position, error = _read_scalar(
                 data,
                 position,
@@ -643,38 +557,31 @@ def _decode_row(
                 nodes,
                 node,
                 to,
-                upper_to,
+                bases[slot + _1] + index if kind == DECIMAL else to,
                 lenient,
-                seed,
                 values,
-                doubles,
-                valid,
                 counts,
                 text,
                 scratch,
-                keys,
-                oldest,
             )
             if error != 0:
                 return error, position, node, top
         # What follows: the end of what holds it, or the next item or field.
-        while top > _0:
+        while True:
+            position, byte = _next_byte(data, position, end)
+            if top == _0:
+                return 0 if position == end else TRAILING_BYTES, position, node, top
             frame = top - _1
             node, index = np.uint64(stack[frame, _NODE]), np.uint64(stack[frame, _INDEX])
             kind = nodes[node, KIND]
-            position, byte = _next_byte(data, position, end)
             if byte != stack[frame, _CLOSER]:
                 break
             position, top, is_opened = position + _1, frame, False
             to = bases[np.uint64(nodes[node, SLOT])] + index
             if kind == LIST or kind == MAP:
-                values[to] = counts[np.uint64(nodes[node, FIRST])] - stack[frame, _MARK]
+                values[to] = counts[np.uint64(nodes[node, FIRST])] - stack[frame, _ITEMS]
             elif kind == TEXT:
-                values[to] = _span(np.uint64(stack[frame, _MARK]), position, False)
-        if top == _0:
-            position, byte = _next_byte(data, position, end)
-            return 0 if position == end else TRAILING_BYTES, position, node, top
-        frame = top - _1
+                values[to] = _span(np.uint64(stack[frame, _BEGIN]), position)
         if not is_opened:
             if byte != _COMMA:
                 return NO_COMMA, position, node, top
@@ -694,11 +601,11 @@ def _decode_row(
             continue
         if byte != _QUOTE:
             return NO_NAME, position, node, top
-        position, field, error = _read_name(
+        position, node, error = _read_name(
             data,
             position,
             end,
-            frame,
+            stack[frame, _INSTANCE],
             nodes,
             node,
             index,
@@ -711,10 +618,8 @@ def _decode_row(
             scratch,
             seen,
             keys,
-            stack,
             oldest,
         )
-        node = field
         if error != 0:
             return error, position, node, top
 
@@ -733,7 +638,6 @@ def decode_rows(
     slot_levels: Any,
     first_row: Any,
     values: Any,
-    doubles: Any,
     valid: Any,
     capacity: Any,
     counts: Any,
@@ -749,27 +653,24 @@ def decode_rows(
     """Decode rows into slots, from `first_row` on, until a level has no room.
 
     inputs:  data uint8; begins, ends int64[n], where each row's bytes lie, and -1 in begins for a
-             row that is left alone; nodes int64[nodes, 10]; lenient, a sum of what is not an error;
+             row that is left alone; nodes int64[nodes, 7]; lenient, a sum of what is not an error;
              seed uint64; bases uint64[slots], where each slot starts in values; slot_levels
              int64[slots]; capacity int64[levels], places of each slot of a level; text uint8, the
              same memory as scratch.
-    outputs: values int64, zero on entry, and the same memory as doubles float64; valid uint8, zero
-             on entry; counts int64[levels], places taken by items, continued from call to call;
-             saved int64[levels]; scratch uint8, WORDS and names, and room for as many bytes as all
+    outputs: values int64 and valid uint8, zero on entry; counts int64[levels], places taken by items, continued from call to call;
+             saved int64[levels]; scratch uint8, the names, and room for as many bytes as all
              rows have; seen int64[nodes], zero on entry: in which object a field was last seen, by
-             a number that the first has the last of; keys int64[m, 3], zero on entry, m a power of
-             two above the number of nodes and of names that a row has; stack int64[depth, 5]: for
+             a number, of which ROOT has the last; keys int64[m, 3], zero on entry, m a power of
+             two above the number of nodes and of names that a row has; stack int64[depth, 6]: for
              the kernel's own use;
              errors int64[3, n]: error, 0 for none; where in the row; the node;
              needed int64[2], a level that has no room for the row, and the places it needs.
     Returns n, or the row that found no room. Nothing of that row is stored.
     """
     for each in range(np.uint64(nodes.shape[0])):
-        whose, begin = ~nodes[each, OWNER], np.uint64(nodes[each, NAME])
-        size = np.uint64(nodes[each, NAME_SIZE])
-        at = _find(keys, whose, text, begin, size, data, text, seen[_0], seed)
-        keys[at, _WHOSE], keys[at, _SPAN] = whose, _span(begin, begin + size, True)
-        keys[at, _FIELD] = np.int64(each)
+        whose, span = ~nodes[each, OWNER], nodes[each, NAME]
+        at = _find(keys, whose, text, span, seen[np.uint64(ROOT)], seed)
+        keys[at, _WHOSE], keys[at, _SPAN], keys[at, _FIELD] = whose, span, np.int64(each)
     for row in range(np.uint64(first_row), np.uint64(begins.shape[0])):
         if begins[row] < 0:
             continue
@@ -786,7 +687,6 @@ def decode_rows(
             seed,
             bases,
             values,
-            doubles,
             valid,
             capacity,
             counts,
@@ -814,7 +714,7 @@ def decode_rows(
 
 HELPERS = (
     "_next_byte", "_equals", "_span", "_read_unicode", "_read_escape", "_is_utf8", "_read_string", "_find",
-    "_read_base64", "_read_digits", "_first_digits", "_read_number", "_read_pattern", "_read_zone", "_read_time",
+    "_read_base64", "_read_digits", "_first_digits", "_read_number", "_read_pattern", "_days_before", "_read_time",
     "_read_scalar", "_read_name", "_decode_row", "_forget_row",
 )  # fmt: skip
 
@@ -827,7 +727,7 @@ def examples() -> dict[str, tuple[Any, ...]]:
     return {
         "decode_rows": (
             u8, i64, i64, jit.array("i8", (0, NODE_COLUMNS)), 0, np.uint64(1), u64, i64, 0, values,
-            values.view(np.float64), bytes_out, levels, levels, levels, u8, bytes_out, levels,
+            bytes_out, levels, levels, levels, u8, bytes_out, levels,
             jit.array("i8", (1, KEY_COLUMNS), out=True), jit.array("i8", (1, STACK_COLUMNS), out=True),
             jit.array("i8", (3, 0), out=True), levels,
         ),

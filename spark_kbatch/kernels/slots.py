@@ -29,6 +29,15 @@ _0, _1, _2, _3, _4 = (np.uint64(number) for number in range(5))
 _32 = np.uint64(32)
 IN_OTHER_BYTES = np.int64(-(2**63))
 
+# By the first byte of a character in UTF-8: how many follow it, and the bounds of the first of them. What no
+# character begins with has bounds that nothing is within.
+_FOLLOWERS = np.repeat(np.array([0, 1, 2, 3, 1], np.uint64), [0x80, 0x60, 0x10, 5, 0x0B])
+_LEAST = np.repeat(
+    np.array([0xFF, 0x80, 0xA0, 0x80, 0x90, 0x80, 0xFF], np.uint8),
+    [0xC2, 0x1E, 1, 0x0F, 1, 4, 0x0B],
+)
+_MOST = np.repeat(np.array([0xBF, 0x9F, 0xBF, 0x8F, 0], np.uint8), [0xED, 1, 6, 1, 0x0B])
+
 
 # Helpers: compiled into the kernels that call them.
 
@@ -43,25 +52,9 @@ def _is_utf8(data: Any, position: Any, end: Any) -> Any:
     if bits < np.uint8(0x80):
         return True
     while position < end:
-        byte = data[position]
+        lead = data[position]
+        more, low, high = _FOLLOWERS[lead], _LEAST[lead], _MOST[lead]
         position = position + _1
-        if byte < np.uint8(0x80):
-            continue
-        more, low, high = _1, np.uint8(0x80), np.uint8(0xBF)
-        if byte < np.uint8(0xC2) or byte > np.uint8(0xF4):
-            return False
-        if byte >= np.uint8(0xF0):
-            more = _3
-            if byte == np.uint8(0xF0):
-                low = np.uint8(0x90)
-            elif byte == np.uint8(0xF4):
-                high = np.uint8(0x8F)
-        elif byte >= np.uint8(0xE0):
-            more = _2
-            if byte == np.uint8(0xE0):
-                low = np.uint8(0xA0)
-            elif byte == np.uint8(0xED):
-                high = np.uint8(0x9F)
         if end - position < more:
             return False
         for k in range(more):

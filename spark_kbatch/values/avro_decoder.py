@@ -29,7 +29,7 @@ from spark_kbatch.values.framing import (
 )
 from spark_kbatch.values.layout import ColumnLayout, layout
 from spark_kbatch.values.resolution import Programs
-from spark_kbatch.values.slots import SlotArrays, decoded_in_pieces
+from spark_kbatch.values.slots import SlotArrays, decoded_in_pieces, row_errors
 
 CONFLUENT, NONE = "confluent", "none"
 DEPTH_MAX = 500  # of records and lists that are passed over and contain themselves; Java's stack ends about there
@@ -158,12 +158,20 @@ class AvroDecoder:
             return kernels.decode_rows(
                 rows.data, frozen(routes.begins[:]), frozen(rows.bounds[1:]),
                 frozen(routes.starts), compiled.operations, compiled.table, *slots.places(), row,
-                *slots.outputs(), room, slots.counts, slots.saved, stack, found, needed,
+                slots.values, slots.values.view(np.float32), slots.values.view(np.float64),
+                slots.valid, room, slots.counts, slots.saved, stack, found, needed,
             )  # fmt: skip
 
-        errors = [*routes.errors, *self._errors(slots.fill(decode), rows, routes)]
+        def reason(row: int, code: int, position: int, pc: int) -> str:
+            text = self._programs.reason(pc) if code == kernels.UNRESOLVED else _REASONS[code]
+            is_framed = routes.begins[row] != rows.bounds[row]
+            looks = not is_framed and rows.start(row).startswith(FRAMED_OTHERWISE)
+            return f"{text}; {described(rows.start(row))}" if looks else text
+
+        found, paths = slots.fill(decode), self._programs.paths
+        errors = row_errors(found, rows, routes.begins, routes.schema_ids, paths, reason)
         values = slots.array(self._layout.root, rows.data, compiled.constants)
-        return DecodedValues(values, routes.schema_ids, tuple(sorted(errors)))
+        return DecodedValues(values, routes.schema_ids, tuple(sorted([*routes.errors, *errors])))
 
     def _routes(self, rows: ByteStrings, schema_id: int | None) -> _Routes:
         """Return where the program of each row starts, and what is wrong with rows that have none."""
@@ -176,9 +184,7 @@ class AvroDecoder:
         starts[ids == NO_SCHEMA_ID] = _LEFT_ALONE
         errors = []
         for row in np.flatnonzero((rows.valid != 0) & (starts == _LEFT_ALONE)).tolist():
-            begin, end = int(rows.bounds[row]), int(rows.bounds[row + 1])
-            value = rows.data[begin : min(end, begin + 32)].tobytes()
-            errors.append(self._without_program(row, value, int(ids[row])))
+            errors.append(self._without_program(row, rows.start(row), int(ids[row])))
         return _Routes(ids, starts, rows.bounds[:-1] + HEADER_SIZE, errors)
 
     def _starts_of(self, schema_ids: Array) -> Array:
@@ -197,20 +203,6 @@ class AvroDecoder:
             return RowError(row, f"the value is not in Confluent's framing: {described(value)}")
         reason = self._unreadable.get(schema_id) or unknown(schema_id, value)
         return RowError(row, reason, schema_id=schema_id)
-
-    def _errors(self, found: Array, rows: ByteStrings, routes: _Routes) -> list[RowError]:
-        errors = []
-        for row in np.flatnonzero(found[0]).tolist():
-            code, position, pc = found[:, row].tolist()
-            reason = self._programs.reason(pc) if code == kernels.UNRESOLVED else _REASONS[code]
-            begin = int(rows.bounds[row])
-            value = rows.data[begin : min(int(rows.bounds[row + 1]), begin + 4)].tobytes()
-            if routes.begins[row] == begin and value.startswith(FRAMED_OTHERWISE):
-                reason += f"; {described(value)}"
-            position += int(routes.begins[row]) - begin
-            schema_id = int(routes.schema_ids[row])
-            errors.append(RowError(row, reason, self._programs.paths[pc], position, schema_id))
-        return errors
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,11 @@ class ByteStrings(NamedTuple):
     bounds: Array  # int64[n + 1]
     valid: Array  # uint8[n]
 
+    def start(self, row: int, position: int = 0) -> bytes:
+        """Return some bytes of a row, from a position on, for an error."""
+        begin = int(self.bounds[row]) + position
+        return bytes(self.data[begin : min(int(self.bounds[row + 1]), begin + 32)])
+
 
 def frozen(array: Array) -> Array:
     """Make an array read-only, as kernels expect their inputs."""

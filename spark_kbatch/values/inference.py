@@ -87,23 +87,21 @@ class _Seen:
 
     def __init__(self) -> None:
         self.kinds = Counter[str]()  # words of a DDL, or null
-        self._below = defaultdict[str, _Seen](_Seen)  # by the end of the path: `.NAME` or `[]`
+        self._below = defaultdict[str | None, _Seen](_Seen)  # by names of fields; None for items
 
     def take(self, value: Any) -> None:
         """Count a value, and those in it."""
         self.kinds[_kind(value)] += 1
-        below = [("[]", one) for one in value] if isinstance(value, list) else []
-        if isinstance(value, dict):
-            below = [(f".{name}", one) for name, one in value.items()]
-        for key, one in below:
-            self._below[key].take(one)
+        items = [(None, one) for one in value] if isinstance(value, list) else []
+        for name, one in value.items() if isinstance(value, dict) else items:
+            self._below[name].take(one)
 
     def ddl(self, path: str, doubts: list[str]) -> str:
         """Return the type of all values, of the whole its columns, and add what is in doubt."""
         kinds = self.kinds.keys() - {"null"}
         word = next((one[-1] for one in _READ_AS if {*one} >= kinds), "string")
         word = min(kinds) if len(kinds) == 1 else word
-        names = {one.casefold(): one for one in self._below}
+        names = {one.casefold(): one for one in self._below if one is not None}
         why = _DOUBTS.get(word, "") if len(kinds) == 1 else f"read as {word}"
         if word == "struct" and len(names) < len(self._below):
             why = "some names differ in case alone, and Spark takes only one of them"
@@ -113,12 +111,12 @@ class _Seen:
             seen = ", ".join(f"{count:,} {one}" for one, count in self.kinds.most_common())
             doubts.append(f"{path or 'the whole'}: {seen or 'no values'}; {why}")
         if word == "array":
-            return f"array<{self._below['[]'].ddl(f'{path}[]', doubts)}>"
+            return f"array<{self._below[None].ddl(f'{path}[]', doubts)}>"
         if word != "struct":
             return word
         columns = ", ".join(
-            f"{_quoted(key[1:])} {self._below[key].ddl(path + key, doubts)}"
-            for key in names.values()
+            f"{_quoted(name)} {self._below[name].ddl(f'{path}.{name}', doubts)}"
+            for name in names.values()
         )
         return f"struct<{columns}>" if path else columns
 

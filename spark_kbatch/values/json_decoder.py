@@ -33,7 +33,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch.errors import SchemaError
 from spark_kbatch.kernels import json as kernels
 from spark_kbatch.kernels import slots as slot_kernels
 from spark_kbatch.values import layout as columns
@@ -41,30 +40,28 @@ from spark_kbatch.values.decoded import DecodedValues, RowError
 from spark_kbatch.values.flat import Array, ByteStrings, frozen
 from spark_kbatch.values.framing import HEADER_SIZE, NO_SCHEMA_ID, described, schema_ids_of
 from spark_kbatch.values.layout import NOWHERE, ROWS, Column, ColumnLayout
-from spark_kbatch.values.slots import PLACE_BYTES, SlotArrays, decoded_in_pieces
-from spark_kbatch.values.types import JSON_NAME
+from spark_kbatch.values.slots import PLACE_BYTES, SlotArrays, decoded_in_pieces, row_errors
+from spark_kbatch.values.types import JSON_NAME, array_of, map_of, project_type
 
 DEPTH_MAX = 500  # of objects and arrays, those that are passed over too
 LENIENT: Mapping[str, int] = {"zone": kernels.ZONE, "digits": kernels.DIGITS}
-_LONGEST = 2**62  # of a name that is never written as it is
 _MAP_ITEM_BYTES = 4  # the least that a name and a value take, but for the comma
 
 # Each type's kind of column, kind of node, and what that says of numbers; see `kernels/json`.
-_SIMPLE: Mapping[pa.DataType, tuple[str, int, int, int]] = {
-    pa.bool_(): (columns.BOOLEAN, kernels.BOOLEAN, 0, 0),
-    pa.int8(): (columns.NUMBER, kernels.WHOLE, 2**7 - 1, 19),
-    pa.int16(): (columns.NUMBER, kernels.WHOLE, 2**15 - 1, 19),
-    pa.int32(): (columns.NUMBER, kernels.WHOLE, 2**31 - 1, 19),
-    pa.int64(): (columns.NUMBER, kernels.WHOLE, 2**63 - 1, 19),
-    pa.float32(): (columns.DOUBLE, kernels.FLOAT, (2**128 - 2**103) // 10**20, 39),
-    pa.float64(): (columns.DOUBLE, kernels.DOUBLE, (2**1024 - 2**970) // 10**290, 309),
-    pa.string(): (columns.TEXT, kernels.TEXT, 0, 0),
-    pa.binary(): (columns.BYTES, kernels.BINARY, 0, 0),
-    pa.date32(): (columns.NUMBER, kernels.DATE, 0, 0),
-    pa.timestamp("us", "UTC"): (columns.NUMBER, kernels.INSTANT, 0, 0),
-    pa.timestamp("us"): (columns.NUMBER, kernels.LOCAL, 0, 0),
+_SIMPLE: Mapping[pa.DataType, tuple[str, int, int, int, int]] = {
+    pa.bool_(): (columns.BOOLEAN, kernels.BOOLEAN, 0, 0, 0),
+    pa.int8(): (columns.NUMBER, kernels.WHOLE, 2**7 - 1, 19, 0),
+    pa.int16(): (columns.NUMBER, kernels.WHOLE, 2**15 - 1, 19, 0),
+    pa.int32(): (columns.NUMBER, kernels.WHOLE, 2**31 - 1, 19, 0),
+    pa.int64(): (columns.NUMBER, kernels.WHOLE, 2**63 - 1, 19, 0),
+    pa.float32(): (columns.TEXT, kernels.FLOAT, (2**128 - 2**103) // 10**20 - 1, 19, -20),
+    pa.float64(): (columns.TEXT, kernels.FLOAT, (2**1024 - 2**970) // 10**290 - 1, 19, -290),
+    pa.string(): (columns.TEXT, kernels.TEXT, 0, 0, 0),
+    pa.binary(): (columns.BYTES, kernels.BINARY, 0, 0, 0),
+    pa.date32(): (columns.NUMBER, kernels.DATE, 0, 0, 0),
+    pa.timestamp("us", "UTC"): (columns.NUMBER, kernels.INSTANT, 0, 0, 0),
+    pa.timestamp("us"): (columns.NUMBER, kernels.LOCAL, 0, 0, 0),
 }
-_FLOATS = {kernels.FLOAT: pa.float32(), kernels.DOUBLE: pa.float64()}
 
 _EXPECTED = {
     kernels.STRUCT: "an object",
@@ -74,7 +71,6 @@ _EXPECTED = {
     kernels.WHOLE: "a whole number",
     kernels.DECIMAL: "a number",
     kernels.FLOAT: "a number",
-    kernels.DOUBLE: "a number",
     kernels.BINARY: "a string of base64",
     kernels.DATE: 'a date such as "2024-01-31"',
     kernels.INSTANT: 'a time such as "2024-01-31T10:00:00Z"',
@@ -88,6 +84,8 @@ _FOUND = {
     b"f": "false",
 }
 _REASONS = {
+    kernels.WRONG_TYPE: "{found} in place of {expected}",
+    kernels.BAD_FORM: "the string is not {expected}",
     kernels.EMPTY: "the value is empty",
     kernels.TRUNCATED: "the value ends in the middle of its JSON",
     kernels.NO_VALUE: "no value of JSON begins here",
@@ -133,12 +131,11 @@ class JsonDecoder:
         self._is_framed = is_framed
         self._lenient = sum(LENIENT[one] for one in {*lenient})
         self._nodes = _Nodes(kind)
-        self._layout = self._nodes.layout
 
     @property
     def type(self) -> pa.DataType:
         """The Arrow type of decoded values."""
-        return self._layout.root.type
+        return self._nodes.layout.root.type
 
     def decode(
         self, array: pa.Array | pa.ChunkedArray, *, memory_max: int | None = None
@@ -156,59 +153,42 @@ class JsonDecoder:
         return decoded_in_pieces(array, self.type, self._decode_rows, memory_max)
 
     def _decode_rows(self, rows: ByteStrings, memory_max: int | None) -> DecodedValues:
-        ids, begins = np.full(len(rows.valid), NO_SCHEMA_ID, np.int32), rows.bounds[:-1]
-        can_be_read = rows.valid != 0
-        if self._is_framed:
-            ids, begins = schema_ids_of(rows), begins + HEADER_SIZE
-            can_be_read = ids != NO_SCHEMA_ID
-        errors = []
-        for row in np.flatnonzero((rows.valid != 0) & ~can_be_read).tolist():
-            value = _start_of(rows, row)
-            errors.append(
-                RowError(row, f"the value is not in Confluent's framing: {described(value)}")
-            )
-        slots = SlotArrays(self._layout, len(rows.valid), memory_max)
-        found, scratch = self._fill(slots, rows, np.where(can_be_read, begins, -1))
-        _store_noted(slots, rows.data, scratch)
-        errors += self._errors(found, rows, ids)
-        return DecodedValues(
-            slots.array(self._layout.root, rows.data, scratch), ids, tuple(sorted(errors))
-        )
-
-    def _fill(self, slots: SlotArrays, rows: ByteStrings, begins: Array) -> tuple[Array, Array]:
-        """Have the kernel decode all rows; return what is wrong with them, and text without its escapes."""
+        no_ids = np.full(len(rows.valid), NO_SCHEMA_ID, np.int32)
+        ids = schema_ids_of(rows) if self._is_framed else no_ids
+        can_be_read = ids != NO_SCHEMA_ID if self._is_framed else rows.valid != 0
+        begins = rows.bounds[:-1] + HEADER_SIZE * self._is_framed
+        unframed = [
+            RowError(row, f"the value is not in Confluent's framing: {described(rows.start(row))}")
+            for row in np.flatnonzero((rows.valid != 0) & ~can_be_read).tolist()
+        ]
+        slots = SlotArrays(self._nodes.layout, len(rows.valid), memory_max)
         nodes, sizes, taken = self._nodes, np.diff(rows.bounds), len(self._nodes.names)
         scratch = np.empty(taken + int(sizes.sum()), np.uint8)
         scratch[:taken], slots.counts[kernels.SCRATCH] = np.frombuffer(nodes.names, np.uint8), taken
         text, count = frozen(scratch[:]), len(nodes.paths)
         names_max = int(sizes.max(initial=0)) // _MAP_ITEM_BYTES
         keys = np.zeros((2 << (count + names_max).bit_length(), kernels.KEY_COLUMNS), np.int64)
-        seen, stack = (
-            np.zeros(count, np.int64),
-            np.zeros((DEPTH_MAX, kernels.STACK_COLUMNS), np.int64),
-        )
+        seen = np.zeros(count, np.int64)
+        stack = np.zeros((DEPTH_MAX, kernels.STACK_COLUMNS), np.int64)
 
         def decode(row: int, room: Array, found: Array, needed: Array) -> Any:
-            values, _, doubles, valid = slots.outputs()
             return kernels.decode_rows(
-                rows.data, frozen(begins), frozen(rows.bounds[1:]), nodes.table, self._lenient,
-                nodes.seed, *slots.places(), row, values, doubles, valid, room, slots.counts,
+                rows.data, frozen(np.where(can_be_read, begins, -1)), frozen(rows.bounds[1:]), nodes.table,
+                self._lenient, nodes.seed, *slots.places(), row, slots.values, slots.valid, room, slots.counts,
                 slots.saved, text, scratch, seen, keys, stack, found, needed,
             )  # fmt: skip
 
-        return slots.fill(decode), text
+        def reason(row: int, code: int, position: int, node: int) -> str:
+            value = rows.start(row, position)
+            expected = _EXPECTED.get(int(nodes.table[node, 0]))
+            found = _FOUND.get(value[:1], "a number")
+            is_framed = position == 0 and value[:1] == b"\0"
+            hint = ", and the first byte is 0: it looks like Confluent's framing" * is_framed
+            return _REASONS[code].format(expected=expected, found=found) + hint
 
-    def _errors(self, found: Array, rows: ByteStrings, ids: Array) -> list[RowError]:
-        errors = []
-        for row in np.flatnonzero(found[0]).tolist():
-            code, position, node = found[:, row].tolist()
-            position += HEADER_SIZE if self._is_framed else 0
-            value = _start_of(rows, row, position)
-            reason = _REASONS.get(code) or self._nodes.mismatch(node, code, value)
-            if position == 0 and value[:1] == b"\0":
-                reason += ", and the first byte is 0: it looks like Confluent's framing"
-            errors.append(RowError(row, reason, self._nodes.paths[node], position, int(ids[row])))
-        return errors
+        errors = row_errors(slots.fill(decode), rows, begins, ids, nodes.paths, reason)
+        values = slots.array(self._nodes.layout.root, rows.data, text)
+        return DecodedValues(values, ids, tuple(sorted([*unframed, *errors])))
 
 
 class _Nodes:
@@ -217,79 +197,45 @@ class _Nodes:
     def __init__(self, kind: pa.DataType) -> None:
         # Odd, and known to nobody outside: rows with names that collide would take long.
         self.seed = np.uint64(secrets.randbits(64) | 1)
-        self.paths, self.names = [""] * kernels.ROOT, bytearray(kernels.WORDS)
-        self._rows = [[kernels.PASS, columns.NO_SLOT, -1, 0, 0, 0, _LONGEST, 0, 0, 0]]
-        for name, number in kernels.NUMBER_NAMES.items():
-            bits, at = int(np.float64(number).view(np.int64)), len(self.names)
-            self._rows.append([kernels.PASS, columns.NO_SLOT, 0, 0, at, len(name), 0, bits, 0, 0])
-            self.names += name
+        self.paths, self.names = [""], bytearray()
+        self._rows = [[kernels.PASS, columns.NO_SLOT, -1, 0, 0, 0, 0]]
         self._slot_levels, self._levels_count = [NOWHERE], 2
-        root = self._column("", kind, ROWS, "")
+        root = self._column("", project_type(kind, {}, renames=True), ROWS, "")
         self.table = frozen(np.array(self._rows, np.int64))
         self.layout = ColumnLayout(root, tuple(self._slot_levels), self._levels_count)
-
-    def mismatch(self, node: int, code: int, value: bytes) -> str:
-        """Return what to say of a value, of which some bytes are given, that is not what its node takes."""
-        expected = _EXPECTED[self._rows[node][0]]
-        if code == kernels.BAD_FORM:
-            return f"the string is not {expected}"
-        return f"{_FOUND.get(value[:1], 'a number')} in place of {expected}"
 
     def _column(
         self, name: str, kind: Any, level: int, path: str, owner: int = -1, written: bytes = b""
     ) -> Column:
         """Return a column, and have nodes for it and all within it; a field is `written` so in JSON."""
         node, slot = len(self._rows), len(self._slot_levels)
-        items_level, children = NOWHERE, list[Column]()
-        is_plain = min(written, default=0x20) >= 0x20 and not {*b'"\\'} & {*written}
-        plain_size = len(written) if is_plain else _LONGEST
-        row = [kernels.PASS, slot, owner, 0, len(self.names), len(written), plain_size, 0, 0, 0]
+        its_span = len(self.names) << 32 | len(written)
+        row = [kernels.STRUCT, slot, owner, its_span, 0, 0, 0]
         self._rows.append(row)
         self.paths.append(path)
         self.names += written
         self._slot_levels += [level] * (2 if pa.types.is_decimal128(kind) else 1)
+        form, items_level, children = columns.STRUCT, NOWHERE, list[Column]()
         if pa.types.is_struct(kind):
-            form, row[0] = columns.STRUCT, kernels.STRUCT
-            link, place = row, int(kernels.FIRST)
             for one in kind:
-                link[place], field = len(self._rows), len(self._rows)
-                its_name = (one.metadata or {}).get(JSON_NAME, one.name.encode())
-                below = f"{path}.{its_name.decode()}"
-                children.append(self._column(one.name, one.type, level, below, node, its_name))
-                link, place = self._rows[field], int(kernels.NEXT)
+                in_json = one.metadata[JSON_NAME]
+                below = f"{path}.{in_json.decode()}"
+                children.append(self._column(one.name, one.type, level, below, node, in_json))
             kind = pa.struct([(one.name, one.type) for one in children])
         elif pa.types.is_list(kind) or pa.types.is_map(kind):
             items_level = self._levels_count
             self._levels_count += 1
-            if pa.types.is_list(kind):
-                form, row[0] = columns.LIST, kernels.LIST
-                children = [self._column("element", kind.value_type, items_level, f"{path}[]")]
-                kind = pa.list_(pa.field("element", children[0].type))
-            else:
-                form, row[0] = columns.MAP, kernels.MAP
-                key = self._column("key", pa.string(), items_level, path)
-                value = self._column("value", kind.item_type, items_level, f"{path}{{}}")
-                children, kind = [key, value], pa.map_(pa.string(), pa.field("value", value.type))
+            is_list = pa.types.is_list(kind)
+            items = (
+                [("element", kind.value_type, "[]")]
+                if is_list
+                else [("key", pa.string(), ""), ("value", kind.item_type, "{}")]
+            )
+            children = [self._column(one, of, items_level, path + end) for one, of, end in items]
             row[-3:-1] = items_level, self._slot_levels.count(items_level) * PLACE_BYTES
-        elif pa.types.is_decimal128(kind):
-            form, row[0], row[-2:] = columns.DECIMAL, kernels.DECIMAL, [kind.precision, kind.scale]
-        elif kind in _SIMPLE:
-            form, row[0], *row[-3:-1] = _SIMPLE[kind]
+            form, row[0] = (columns.LIST, kernels.LIST) if is_list else (columns.MAP, kernels.MAP)
+            kind = array_of(children[0].type) if is_list else map_of(children[1].type)
         else:
-            raise SchemaError(path, f"values of type {kind} have no form in JSON")
+            decimal = columns.DECIMAL, kernels.DECIMAL, -1
+            form, row[0], *row[-3:] = _SIMPLE.get(kind) or (*decimal, kind.precision, kind.scale)
         return Column(name, kind, form, level, slot, items_level, tuple(children))
-
-
-def _start_of(rows: ByteStrings, row: int, position: int = 0) -> bytes:
-    """Return some bytes of a row, for an error."""
-    begin = int(rows.bounds[row]) + position
-    return rows.data[begin : min(int(rows.bounds[row + 1]), begin + 32)].tobytes()
-
-
-def _store_noted(slots: SlotArrays, data: Array, text: Array) -> None:
-    """Store the floats that the kernel has noted, each the nearest one."""
-    for noted, kind in _FLOATS.items():
-        places = np.flatnonzero(slots.valid == noted)
-        spans, valid = slots.values[places], np.ones(len(places), np.uint8)
-        nearest = slots.strings(pa.string(), spans, valid, data, text).cast(kind)
-        slots.values.view(np.float64)[places] = nearest.to_numpy(zero_copy_only=False)

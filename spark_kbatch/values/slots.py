@@ -6,7 +6,8 @@ order, and returns where a level has too few places. All slots are then copied t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from spark_kbatch.kernels import slots as kernels
 from spark_kbatch.values import layout as columns
-from spark_kbatch.values.decoded import DecodedValues
+from spark_kbatch.values.decoded import DecodedValues, RowError
 from spark_kbatch.values.flat import (
     Array,
     ByteStrings,
@@ -78,18 +79,44 @@ def decoded_in_pieces(
             for part in parts_of(ByteStrings(rows.data, bounds, valid))
         ]
 
-    chunks, ids, errors, first = [], [], [], 0
-    for decoded in (part for piece in pieces(array) for part in parts_of(strings_of(piece))):
-        chunks.append(decoded.values)
-        ids.append(decoded.schema_ids)
-        errors += [one._replace(row=one.row + first) for one in decoded.errors]
-        first += len(decoded.values)
-    if isinstance(array, pa.ChunkedArray):
-        values = pa.chunked_array(chunks, kind)
-    else:
-        values = _joined(chunks, kind)
-    schema_ids = np.concatenate(ids) if ids else np.empty(0, np.int32)
+    parts = [part for piece in pieces(array) for part in parts_of(strings_of(piece))]
+    chunks = [one.values for one in parts]
+    firsts = itertools.accumulate((len(one) for one in chunks), initial=0)
+    errors = [
+        one._replace(row=one.row + first)
+        for part, first in zip(parts, firsts, strict=False)
+        for one in part.errors
+    ]
+    is_chunked = isinstance(array, pa.ChunkedArray)
+    values = pa.chunked_array(chunks, kind) if is_chunked else _joined(chunks, kind)
+    schema_ids = np.concatenate([np.empty(0, np.int32), *(one.schema_ids for one in parts)])
     return DecodedValues(values, schema_ids, tuple(errors))
+
+
+def row_errors(
+    found: Array,
+    rows: ByteStrings,
+    begins: Array,
+    ids: Array,
+    paths: Sequence[str],
+    reason: Callable[[int, int, int, int], str],
+) -> list[RowError]:
+    """Return the errors of bad rows.
+
+    Args:
+        found: what `SlotArrays.fill` returns.
+        rows: that were decoded.
+        begins: where the value of each row starts in the data.
+        ids: of the schema of each row.
+        paths: of what the kernel names as the place in the type.
+        reason: what to say of a row, the kernel's error, its position in the row, and its place in the type.
+    """
+    found[1] += begins - rows.bounds[:-1]
+    return [
+        RowError(row, reason(row, code, position, at), paths[at], position, int(ids[row]))
+        for row in np.flatnonzero(found[0]).tolist()
+        for code, position, at in [found[:, row].tolist()]
+    ]
 
 
 class SlotArrays:
@@ -112,10 +139,6 @@ class SlotArrays:
     def places(self) -> tuple[Array, Array]:
         """Return where each slot starts, and its level, for a kernel to read."""
         return frozen(self.bases), frozen(self._levels)
-
-    def outputs(self) -> tuple[Array, Array, Array, Array]:
-        """Return numbers, the same memory as floats and as doubles, and which are not null, for a kernel to write."""
-        return self.values, self.values.view(np.float32), self.values.view(np.float64), self.valid
 
     def fill(self, decode: DecodeRows) -> Array:
         """Have all rows decoded, and make room where a kernel finds too little.
@@ -177,17 +200,17 @@ class SlotArrays:
             case columns.LIST | columns.MAP:
                 return _lists(column, values, valid, children)
             case columns.BYTES | columns.TEXT:
-                return self.strings(column.type, values, valid, data, others)
+                return self._strings(column, values, valid, data, others)
             case columns.DECIMAL:
                 upper = int(self.bases[column.slot + 1])
                 halves = np.stack([values, self.values[upper : upper + count]], axis=1)
                 return assembled(column.type, count, valid, [halves])
         return assembled(column.type, count, valid, [_numbers(column, values)])
 
-    def strings(
-        self, kind: pa.DataType, spans: Array, valid: Array, data: Array, others: Array
+    def _strings(
+        self, column: Column, spans: Array, valid: Array, data: Array, others: Array
     ) -> pa.Array:
-        """Return spans as an Arrow array of strings or bytes."""
+        """Return spans as an Arrow array of strings or bytes, or of the floats that strings are nearest to."""
         bounds = _bounds(spans & _LENGTH_BITS)
         # One symbol or default of a schema may be as long as many values.
         self._memory_left -= int(bounds[-1])
@@ -195,7 +218,8 @@ class SlotArrays:
             raise _TooLargeError
         copied = np.empty(int(bounds[-1]), np.uint8)
         kernels.copy_spans(data, others, frozen(spans), frozen(bounds), copied)
-        return assembled(kind, len(spans), valid, [bounds, copied])
+        kind = pa.string() if column.kind == columns.TEXT else column.type
+        return assembled(kind, len(spans), valid, [bounds, copied]).cast(column.type)
 
 
 def _lists(column: Column, lengths: Array, valid: Array, children: list[pa.Array]) -> pa.Array:

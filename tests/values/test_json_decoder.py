@@ -238,7 +238,7 @@ def test_each_base64_of_few_bytes_is_what_python_reads() -> None:
         ('{"a"', "ends in the middle", 4),
         ('{"a":', "ends in the middle", 5),
         ('"a', "ends in the middle", 2),
-        ('"a\\', "ends in the middle", 2),
+        ('"a\\', "ends in the middle", 3),
         ("[1,]", "no value of JSON begins here", 3),
         ("[,1]", "no value of JSON begins here", 1),
         ("[1 2]", "a comma is missing here", 3),
@@ -551,7 +551,7 @@ def test_the_type_has_the_names_of_columns_and_json_has_its_own() -> None:
     "kind", [pa.null(), pa.uint8(), pa.time64("us"), pa.timestamp("ms"), pa.decimal256(40), pa.float16(), pa.large_list(pa.int8())]
 )  # fmt: skip
 def test_a_type_without_a_form_in_json_is_refused(kind: pa.DataType) -> None:
-    with pytest.raises(SchemaError, match=r"\.a\[\]: .*no form in JSON"):
+    with pytest.raises(SchemaError, match=r"\.a\[\]: JSON has no form for"):
         JsonDecoder(pa.struct([("a", pa.list_(kind))]))
 
 
