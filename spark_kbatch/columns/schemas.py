@@ -67,9 +67,12 @@ def encoder_of(schema: RegisteredSchema, kind: pa.DataType) -> AvroEncoder | Jso
     from spark_kbatch.values.json_encoder import JsonEncoder  # noqa: PLC0415  as above
 
     if schema.schema.text:
-        from spark_kbatch.values.json_schema import ensure_fits  # noqa: PLC0415  for this alone
+        from spark_kbatch.values.json_schema import ensure_fits, type_of_json_schema  # noqa: PLC0415  for this alone
+        from spark_kbatch.values.types import project_type  # noqa: PLC0415
 
-        ensure_fits(kind, schema.schema.text, [(one.name, one.text) for one in schema.referenced])
+        referenced = [(one.name, one.text) for one in schema.referenced]
+        wanted = type_of_json_schema(schema.schema.text, referenced)
+        ensure_fits(project_type(kind, {}), wanted)
     return JsonEncoder(kind)
 
 
