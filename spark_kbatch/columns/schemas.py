@@ -159,10 +159,6 @@ def schema_to_write(
         schema = chosen_schema(column, registry)
     if registry is None or schema.id >= 0 or column.framing == "none":
         return schema
-    if kind is not None:
-        encoder_of(schema, kind)
-    elif column.format == "avro":
-        parsed(schema)
     subject = column.subject or column.subject_of(_record_name(column, schema))
     if not subject:
         raise ConfigError(
@@ -171,6 +167,10 @@ def schema_to_write(
     there = registry_of(registry)
     if not auto_register:
         return _usable(column, there.look_up(subject, schema.schema))
+    if kind is not None:
+        encoder_of(schema, kind)
+    elif column.format == "avro":
+        parsed(schema)
     found = there.register(subject, schema.schema)
     # The answer has none of the rules that the registry gave it.
     with contextlib.suppress(SchemaNotFoundError, SchemaRegistryUnavailableError):

@@ -108,8 +108,8 @@ class _Texts:
             texts = self._times(array, path, rows)
         elif is_text(kind):
             found = TextDecoder().decode(array.cast(pa.large_binary()))
-            for error in found.errors:
-                self._refuse([error.row], error.reason, path, rows)
+            places = [error.row for error in found.errors]
+            self._refuse(places, "the text is not UTF-8", path, rows)
             texts = _escaped(found.values.cast(_TEXT))
         elif types.is_binary(kind) or types.is_large_binary(kind):
             texts = _base64(array)

@@ -138,7 +138,7 @@ ERRORS: list[tuple[pa.Array, str, str]] = [
     (pa.array([253_402_300_800, 0, -62_135_596_801], pa.timestamp("s", "UTC")), "", "the year is none"),
     (pa.StructArray.from_arrays([DAYS], ["day"]), ".day", "the year is none"),
     (pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), DAYS), "[]", "the year is none"),
-    (pa.array([b"a\xff", b"a", b"\xed\xa0\x80"]).view(pa.string()), "", "is not UTF-8"),
+    (pa.array([b"a\xff", b"a", b"\xed\xa0\x80"]).view(pa.string()), "", "the text is not UTF-8"),
     (pa.array([[("a", 1), ("a", 1)], [("a", 1)], [("b", 1), ("a", 1), ("b", 2)]], pa.map_(pa.string(), pa.int8())), "", "the map has a key twice"),
 ]  # fmt: skip
 
