@@ -444,25 +444,28 @@ def encode_values(
     auto_register: bool = False,
     **formats: Any,
 ) -> pa.Array | pa.ChunkedArray:
-    """Encode Arrow columns as values of a schema, for a producer.
+    """Encode Arrow columns as values of Avro or JSON, for a producer.
 
         values = spark_kbatch.encode_values(table, registry="http://localhost:8081", value_subject="orders-value")
         producer.send_arrow("orders", {"value": values})
+        values = spark_kbatch.encode_values(table, value_format="json")     # needs no schema
 
     Args:
         array: of any type that fits the schema; of a table or a batch, a row is a record. Columns go to fields
-            by their names; what the schema lacks is refused, and so is a missing field without a default.
+            by their names; what the schema lacks is refused, and so is a missing field of Avro without a default.
         registry: of schemas, as for `Cluster.read`. Where it is given, values get Confluent's framing.
         auto_register: whether to register the schema, if the subject does not have it: JSON or a
             file, or one that is made of the columns, where `value_schema` is not given.
         formats: as the options of a write, with underscores: `value_schema`, by default the subject's
             latest without `auto_register`, `value_subject`, `value_framing`, `value_record_name`.
+            `value_format` is "avro" by default; with "json", null fields are left out, and without a
+            registry any type is written that JSON has a form for.
 
     Returns:
         An array of binary, chunked if `array` is; null stays null.
 
     Raises:
-        InvalidValueError: a row does not fit the schema.
+        InvalidValueError: a row does not fit the schema, or JSON has no form for it.
         ConfigError: an argument is not accepted, or columns do not fit the schema.
         SchemaRegistryError: the registry does not have the schema or does not allow it, or cannot be asked.
     """

@@ -67,9 +67,12 @@ def encoder_of(schema: RegisteredSchema, kind: pa.DataType) -> AvroEncoder | Jso
     from spark_kbatch.values.json_encoder import JsonEncoder  # noqa: PLC0415  as above
 
     if schema.schema.text:
-        from spark_kbatch.values.json_schema import ensure_fits  # noqa: PLC0415  for this alone
+        from spark_kbatch.values.json_schema import ensure_fits, type_of_json_schema  # noqa: PLC0415  for this alone
+        from spark_kbatch.values.types import project_type  # noqa: PLC0415
 
-        ensure_fits(kind, schema.schema.text, [(one.name, one.text) for one in schema.referenced])
+        referenced = [(one.name, one.text) for one in schema.referenced]
+        wanted = type_of_json_schema(schema.schema.text, referenced)
+        ensure_fits(project_type(kind, {}), wanted)
     return JsonEncoder(kind)
 
 
@@ -156,10 +159,6 @@ def schema_to_write(
         schema = chosen_schema(column, registry)
     if registry is None or schema.id >= 0 or column.framing == "none":
         return schema
-    if kind is not None:
-        encoder_of(schema, kind)
-    elif column.format == "avro":
-        parsed(schema)
     subject = column.subject or column.subject_of(_record_name(column, schema))
     if not subject:
         raise ConfigError(
@@ -168,6 +167,10 @@ def schema_to_write(
     there = registry_of(registry)
     if not auto_register:
         return _usable(column, there.look_up(subject, schema.schema))
+    if kind is not None:
+        encoder_of(schema, kind)
+    elif column.format == "avro":
+        parsed(schema)
     found = there.register(subject, schema.schema)
     # The answer has none of the rules that the registry gave it.
     with contextlib.suppress(SchemaNotFoundError, SchemaRegistryUnavailableError):

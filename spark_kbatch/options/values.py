@@ -43,6 +43,7 @@ ANY_COLUMN: Column = ""  # of another origin: what is given for it has no prefix
 PERMISSIVE: Mode = "PERMISSIVE"
 LENIENT = ("zone", "digits")
 _SCHEMA_ACCEPTS = "latest, id:7, version:3, file:order.avsc, or a schema as JSON"
+_WRITTEN_ACCEPTS = f"{_SCHEMA_ACCEPTS}; columns that are written have types without a DDL"
 _DDL_ACCEPTS = f"{_SCHEMA_ACCEPTS}; for json also a DDL, such as `id bigint, tags array<string>`"
 _FRAMING_DEFAULT = "confluent for avro and json with a registry, else none"
 _FORMATTED = "a format, avro or json: value.format or key.format"
@@ -411,7 +412,9 @@ def _column(
         return ColumnOptions(column, kind)
     schema: SchemaChoice = given.get(schema_key) or LATEST_SCHEMA
     if schema.kind == "ddl" and (kind != "json" or is_written):
-        kinds.refuse(schema_key, schema.text, _SCHEMA_ACCEPTS)
+        kinds.refuse(
+            schema_key, schema.text, _WRITTEN_ACCEPTS if kind == "json" else _SCHEMA_ACCEPTS
+        )
     if framing is None:
         framing = "none" if registry is None else "confluent"
     # JSON without an id in front says itself what it is.

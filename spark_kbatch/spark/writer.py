@@ -135,7 +135,7 @@ def _remedy(name: str, given: DataType) -> str:
     """Return a hint how to convert a column of a wrong type, such as "write CAST(key AS STRING)"."""
     match name, given:
         case (("key" | "value"), (StructType() | ArrayType() | MapType())):
-            instead = f"write to_json({name}), or give the option {name}.format=avro"
+            instead = f"give the option {name}.format=json, or avro"
         case (("key" | "value" | "topic"), _):
             instead = f"write CAST({name} AS STRING)"
         case "partition", _:

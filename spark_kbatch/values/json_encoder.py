@@ -42,7 +42,8 @@ from spark_kbatch.values.types import project_type
 _TEXT = pa.large_string()
 _NULL = pa.scalar(None, _TEXT)
 _BACKSLASH = ord("\\")
-_PIECE_BYTES = 2**26  # of the rows of one call, whose texts are there several times
+# The most rows of one call, and bytes of them: texts are longer, and there several times.
+_PIECE_ROWS, _PIECE_BYTES = 2**16, 2**24
 _NO_NUMBERS = {"-inf": '"-Infinity"', "inf": '"Infinity"', "nan": '"NaN"'}
 
 
@@ -67,7 +68,7 @@ class JsonEncoder:
 
 def _encoded(array: pa.Array, header: bytes) -> tuple[pa.Array, list[RowError]] | None:
     """Return the values of rows and their errors, None if their bytes are too many."""
-    if len(array) > 1 and array.nbytes > _PIECE_BYTES:
+    if len(array) > 1 and (len(array) > _PIECE_ROWS or array.nbytes > _PIECE_BYTES):
         return None
     texts = _Texts()
     data = texts.of(array, "", np.arange(len(array))).cast(pa.large_binary())
@@ -107,8 +108,8 @@ class _Texts:
             texts = self._times(array, path, rows)
         elif is_text(kind):
             found = TextDecoder().decode(array.cast(pa.large_binary()))
-            for error in found.errors:
-                self._refuse([error.row], error.reason, path, rows)
+            places = [error.row for error in found.errors]
+            self._refuse(places, "the text is not UTF-8", path, rows)
             texts = _escaped(found.values.cast(_TEXT))
         elif types.is_binary(kind) or types.is_large_binary(kind):
             texts = _base64(array)
@@ -202,12 +203,11 @@ def _base64(array: pa.Array) -> pa.Array:
     data, bounds, valid = strings_of(array)
     sizes = np.diff(bounds)
     ends = np.cumsum(-(-sizes // 3))  # counted in threes of bytes, the last of a row with zeros
-    filled = [3 * ends[-sizes % 3 >= count] - count for count in (1, 2)]
-    places = np.concatenate(filled)
+    places = np.concatenate([3 * ends[-sizes % 3 >= count] - count for count in (1, 2)])
     threes = np.zeros(3 * int(ends[-1]) if len(ends) else 0, np.uint8)
     is_byte = np.ones(len(threes), np.bool_)
     is_byte[places] = False
     threes[is_byte] = data
-    fours = np.frombuffer(bytearray(binascii.b2a_base64(threes, newline=False)), np.uint8)
+    fours = np.frombuffer(bytearray(binascii.b2a_base64(threes.data, newline=False)), np.uint8)
     fours[places + places // 3 + 1] = ord("=")
     return assembled(_TEXT, len(array), valid, [np.concatenate([[0], 4 * ends]), fours])

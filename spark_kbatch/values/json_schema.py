@@ -68,7 +68,7 @@ _SCALARS: Mapping[tuple[str, str], pa.DataType] = {
     ("string", "format date"): pa.date32(),
     ("string", "format date-time"): pa.timestamp("us", "UTC"),
 }
-_TREES: Mapping[pa.DataType, dict[str, str]] = {
+_TREES: Mapping[pa.DataType, dict[str, Any]] = {
     kind: {"type": word, **dict([more.split(" ")] if more else [])}
     for (word, more), kind in _SCALARS.items()
 }
@@ -94,12 +94,6 @@ _REFUSED = (
 )
 _INSTEAD = "name the fields that are wanted without it, or give the columns as a DDL"
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
-_DECIMALS = {
-    "type": "number",
-    "title": _DECIMAL,
-    "connect.type": "bytes",
-    "connect.version": 1,
-}
 _WIDER: Mapping[pa.DataType, tuple[pa.DataType, ...]] = {
     pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
     pa.int16(): (pa.int32(), pa.int64()),
@@ -264,8 +258,16 @@ def _nullable(kind: pa.DataType, path: str) -> dict[str, Any]:
     """Return the schema of null or a value of a type."""
     below = {place: _nullable(one, place) for place, one in _below(kind, path).items()}
     if pa.types.is_decimal(kind):
-        digits = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
-        tree = {**_DECIMALS, "connect.parameters": digits}
+        tree = {
+            "type": "number",
+            "title": _DECIMAL,
+            "connect.type": "bytes",
+            "connect.version": 1,
+            "connect.parameters": {
+                "scale": str(kind.scale),
+                "connect.decimal.precision": str(kind.precision),
+            },
+        }
     elif pa.types.is_list(kind):
         tree = {"type": "array", "items": below[f"{path}[]"]}
     elif pa.types.is_map(kind):
@@ -276,27 +278,20 @@ def _nullable(kind: pa.DataType, path: str) -> dict[str, Any]:
     elif kind in _TREES:
         tree = _TREES[kind]
     else:
-        why = f"JSON Schema has no form for {kind}: cast it, leave it out, or give the schema"
-        raise SchemaError(path, why)
+        raise SchemaError(
+            path, f"JSON Schema has no form for {kind}: cast it, leave it out, or give the schema"
+        )
     return {"oneOf": [{"type": "null"}, tree]}
 
 
-def ensure_fits(kind: pa.DataType, text: str, referenced: Iterable[tuple[str, str]] = ()) -> None:
-    """Check that values of an Arrow type, written as JSON, are read as the type of a JSON Schema.
+def ensure_fits(kind: pa.DataType, wanted: pa.DataType, path: str = "") -> None:
+    """Check that what is read as a type may be written with a schema that is read as another one.
 
     Numbers may be of a narrower type. A property may have no column.
 
-    Args:
-        kind: the column's type.
-        text, referenced: as for `type_of_json_schema`.
-
     Raises:
-        SchemaError: they are not, with the path of the column; or the schema has no type.
+        SchemaError: it may not; names the path.
     """
-    _ensure_within(project_type(kind, {}), type_of_json_schema(text, referenced), "")
-
-
-def _ensure_within(kind: pa.DataType, wanted: pa.DataType, path: str) -> None:
     types = pa.types
     is_alike = (
         (types.is_nested(kind) and kind.id == wanted.id)
@@ -308,13 +303,14 @@ def _ensure_within(kind: pa.DataType, wanted: pa.DataType, path: str) -> None:
         )
     )
     if not is_alike:
-        why = f"a column of type {kind} cannot be written as {wanted}, which the schema has"
-        raise SchemaError(path, why)
+        raise SchemaError(
+            path, f"a column of type {kind} cannot be written as {wanted}, which the schema has"
+        )
     there = _below(wanted, path)
     for place, one in _below(kind, path).items():
         if place not in there:
             raise SchemaError(place, "the schema has no property for this column")
-        _ensure_within(one, there[place], place)
+        ensure_fits(one, there[place], place)
 
 
 def _below(kind: pa.DataType, path: str) -> dict[str, pa.DataType]:

@@ -114,7 +114,7 @@ def test_with_the_option_topic_the_column_is_ignored() -> None:
         pytest.param("value binary, topic binary", "topic must be a string", id="topic binary"),
         pytest.param("value binary, topic string, key int", "key must be a string or binary", id="key"),
         pytest.param("value bigint, topic string", "a string or binary: write CAST(value AS STRING)", id="value as number"),
-        pytest.param("value struct<a:int>, topic string", "write to_json(value)", id="value as struct"),
+        pytest.param("value struct<a:int>, topic string", "give the option value.format=json", id="value as struct"),
         pytest.param("value binary, topic string, key bigint", "write CAST(key AS STRING), or leave the column out", id="key as number"),
         pytest.param("value binary, topic bigint", "write CAST(topic AS STRING), or name the topic in the option 'topic'", id="topic as number"),
         pytest.param("value binary, topic string, partition string", "partition must be an int or bigint: write CAST(partition AS INT)", id="partition"),
