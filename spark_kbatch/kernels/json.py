@@ -723,11 +723,10 @@ def examples() -> dict[str, tuple[Any, ...]]:
     """Return each kernel's arguments, with empty input, in the one form in which it is ever called."""
     u8, i64, u64 = jit.array("u1"), jit.array("i8"), jit.array("u8")
     values, levels = jit.array("i8", out=True), jit.array("i8", 2, out=True)
-    bytes_out = jit.array("u1", out=True)
     return {
         "decode_rows": (
             u8, i64, i64, jit.array("i8", (0, NODE_COLUMNS)), 0, np.uint64(1), u64, i64, 0, values,
-            bytes_out, levels, levels, levels, u8, bytes_out, levels,
+            jit.array("u1", out=True), levels, levels, levels, u8, jit.array("u1", out=True), levels,
             jit.array("i8", (1, KEY_COLUMNS), out=True), jit.array("i8", (1, STACK_COLUMNS), out=True),
             jit.array("i8", (3, 0), out=True), levels,
         ),
