@@ -84,14 +84,14 @@ ZONE, DIGITS = 1, 2  # what is not an error
 ) = range(1, 22)  # fmt: skip
 
 STACK_COLUMNS = 6
-# Of the object or array: where its text begins, and how many items there were before.
+# _BEGIN: where the JSON of the object or array begins. _ITEMS: how many there were before its own.
 _NODE, _INDEX, _CLOSER, _INSTANCE, _BEGIN, _ITEMS = (np.uint64(n) for n in range(STACK_COLUMNS))
 KEY_COLUMNS = 3
 _WHOSE, _SPAN, _FIELD = (np.uint64(n) for n in range(KEY_COLUMNS))
 
 (
-    _0, _1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _16, _19,
-) = (np.uint64(number) for number in (*range(11), 16, 19))  # fmt: skip
+    _0, _1, _2, _3, _4, _6, _7, _8, _9, _10, _16, _19,
+) = (np.uint64(number) for number in (0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 16, 19))  # fmt: skip
 _32 = np.uint64(32)
 _LOW_32 = np.uint64(0xFFFFFFFF)
 _ZERO = np.uint64(ord("0"))
@@ -125,7 +125,8 @@ _DAY_S = 86_400
 _ZONE_MAX = 18_00  # hours and minutes
 _LEAST_TIME, _LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
 
-# Dates and times, fractions, zones, and words. Bytes that no text has are the end, and what is before a time.
+# Dates and times, fractions, zones, and words. Of the bytes that no text has, \xff is the end, and
+# \xc0 what is between a date and a time: T, t or a space.
 _PATTERNS = np.frombuffer(
     b"0000-00-00\xc000:00:00\xff.000000000\xff+0000\xffz\xff+00:00\xff"
     b"true\xfffalse\xffnull\xffNaN\xff-Infinity\xff",
@@ -135,6 +136,7 @@ _END = np.uint8(0xFF)
 _FRACTION, _IS_TRUE, _IS_FALSE, _IS_NULL, _NAN, _INFINITY = (
     np.uint64(at) for at in (20, 46, 51, 57, 62, 66)
 )
+# Where the pattern of a zone begins, by its size, which is at most 7: at its end where there is none.
 _ZONES = np.array([36, 37, 36, 31, 36, 31, 39, 36], np.uint64)
 _SHAPES = np.arange(256, dtype=np.uint8)  # what a byte is as well in a pattern
 _SHAPES[[*b"123456789Tt Z-"]] = [*b"000000000\xc0\xc0\xc0z+"]
@@ -657,12 +659,12 @@ def decode_rows(
              seed uint64; bases uint64[slots], where each slot starts in values; slot_levels
              int64[slots]; capacity int64[levels], places of each slot of a level; text uint8, the
              same memory as scratch.
-    outputs: values int64 and valid uint8, zero on entry; counts int64[levels], places taken by items, continued from call to call;
-             saved int64[levels]; scratch uint8, the names, and room for as many bytes as all
-             rows have; seen int64[nodes], zero on entry: in which object a field was last seen, by
-             a number, of which ROOT has the last; keys int64[m, 3], zero on entry, m a power of
-             two above the number of nodes and of names that a row has; stack int64[depth, 6]: for
-             the kernel's own use;
+    outputs: values int64 and valid uint8, zero on entry; counts int64[levels], places taken by
+             items, continued from call to call; saved int64[levels]; scratch uint8, the names, and
+             room for as many bytes as all rows have; seen int64[nodes], zero on entry: in which
+             object a field was last seen, by a number, of which ROOT has the last; keys int64[m, 3],
+             zero on entry, m a power of two above the number of nodes and of names that a row has;
+             stack int64[depth, 6]: for the kernel's own use;
              errors int64[3, n]: error, 0 for none; where in the row; the node;
              needed int64[2], a level that has no room for the row, and the places it needs.
     Returns n, or the row that found no room. Nothing of that row is stored.
@@ -723,11 +725,10 @@ def examples() -> dict[str, tuple[Any, ...]]:
     """Return each kernel's arguments, with empty input, in the one form in which it is ever called."""
     u8, i64, u64 = jit.array("u1"), jit.array("i8"), jit.array("u8")
     values, levels = jit.array("i8", out=True), jit.array("i8", 2, out=True)
-    bytes_out = jit.array("u1", out=True)
     return {
         "decode_rows": (
             u8, i64, i64, jit.array("i8", (0, NODE_COLUMNS)), 0, np.uint64(1), u64, i64, 0, values,
-            bytes_out, levels, levels, levels, u8, bytes_out, levels,
+            jit.array("u1", out=True), levels, levels, levels, u8, jit.array("u1", out=True), levels,
             jit.array("i8", (1, KEY_COLUMNS), out=True), jit.array("i8", (1, STACK_COLUMNS), out=True),
             jit.array("i8", (3, 0), out=True), levels,
         ),

@@ -25,7 +25,7 @@ ROWS, NOWHERE = 0, 1  # levels: records; what has no slots
 NO_ROOM = 99  # in place of an error of a row: a level has too few places
 MEMORY_PER_BYTE, MEMORY_FREE = 64, 64 << 10  # what the items of a row may take
 
-_0, _1, _2, _3, _4 = (np.uint64(number) for number in range(5))
+_1, _2, _3, _4 = (np.uint64(number) for number in range(1, 5))
 _32 = np.uint64(32)
 IN_OTHER_BYTES = np.int64(-(2**63))
 

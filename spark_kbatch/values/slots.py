@@ -147,14 +147,12 @@ class SlotArrays:
             int64[3, n], what the kernel found wrong with each row: error, position, and where in the type.
         """
         capacity = np.full(len(self.counts), self._count + 16, np.int64)
-        capacity[ROWS], capacity[NOWHERE] = self._count, 0
-        self._make_room(capacity)
+        capacity[ROWS], capacity[NOWHERE] = self._count, _NO_LIMIT
         found, needed = np.zeros((3, self._count), np.int64), np.zeros(2, np.int64)
         row = 0
         while True:
-            room = capacity.copy()
-            room[NOWHERE] = _NO_LIMIT
-            row = decode(row, room, found, needed)
+            self._make_room(capacity)
+            row = decode(row, capacity, found, needed)
             if row == self._count:
                 self.counts[ROWS] = self._count
                 return found
@@ -162,11 +160,10 @@ class SlotArrays:
             # All slots are copied, so levels that would soon be next grow too.
             capacity[self.counts > capacity // 2] *= 2
             capacity[level] = max(2 * capacity[level], places)
-            self._make_room(capacity)
 
     def _make_room(self, capacity: Array) -> None:
         """Give each slot as many places as its level has, and keep what is there."""
-        sizes = capacity[self._levels]
+        sizes = np.where(self._levels == NOWHERE, 0, capacity[self._levels])
         if int(sizes.sum()) * PLACE_BYTES > self._memory_left:
             raise _TooLargeError
         bases = (np.cumsum(sizes) - sizes).astype(np.uint64)
