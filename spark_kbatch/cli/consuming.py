@@ -223,6 +223,7 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
 @click.option("--key-schema", metavar="SCHEMA", help="The same for keys.")
 @click.option("--value-framing", type=_FRAMINGS, help="What names the schema of a value: Confluent's bytes in front of it, a header of the record, or nothing.  [default: confluent with a registry]")  # fmt: skip
 @click.option("--key-framing", type=_FRAMINGS, help="The same for keys.")
+@click.option("--json-lenient", metavar="NAMES", help="What is no error in JSON: zone, digits.")
 @click.option(
     "--permissive",
     is_flag=True,
@@ -254,6 +255,7 @@ def consume(
     key_schema: str | None,
     value_framing: str | None,
     key_framing: str | None,
+    json_lenient: str | None,
     permissive: bool,
     registry: Mapping[str, str],
     max_decompressed_batch_bytes: int,
@@ -306,6 +308,7 @@ def consume(
             ("value_format", value_format), ("key_format", key_format),
             ("value_schema", value_schema), ("key_schema", key_schema),
             ("value_framing", value_framing), ("key_framing", key_framing),
+            ("json_lenient", json_lenient),
         )
         if value is not None
     }  # fmt: skip

@@ -23,7 +23,6 @@ from spark_kbatch.cli.paths import (
 )
 from spark_kbatch.columns.schemas import subject_versions
 from spark_kbatch.errors import ConfigError, SchemaNotFoundError
-from spark_kbatch.values.inference import infer as infer_json
 
 if TYPE_CHECKING:
     from spark_kbatch.registry.schemas import RegisteredSchema, Schema
@@ -116,6 +115,8 @@ def infer(
     all whole, texts that were all times, and where values of several types are read as one.
     Confluent's five bytes in front of a value are passed over. PATH may be HOST:PORT of a real cluster.
     """
+    from spark_kbatch.values.inference import infer as infer_json  # noqa: PLC0415  loads the kernels
+
     cluster = open_readable(path, client, foreign_end)
     batches = cluster.read(topic, columns=[column], last=last)
     found = infer_json(one for rows in batches for one in rows.column(0).to_pylist())

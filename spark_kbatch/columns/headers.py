@@ -1,7 +1,7 @@
 """A column whose schemas are named in headers of the records, or by GUIDs in front of the values.
 
-Its decoder takes Confluent's five bytes in front of each value, and gets such ones: no row becomes a
-Python object for that. `values.framing` says what the headers have.
+Its decoder takes Confluent's five bytes in front of each value, and gets such ones: no row
+becomes a Python object for that. `values.framing` says what the headers have.
 """
 
 from __future__ import annotations

@@ -205,6 +205,11 @@ class PinnedColumns:
         })  # fmt: skip
 
 
+def _unknown(guid: str) -> str:
+    """Say why a GUID has no id, as `WritersSchemas.id_of` does."""
+    return f"{guid} is not looked up"
+
+
 def _typed(
     options: ValueOptions,
     by_name: dict[str, TypedColumn],
@@ -236,7 +241,7 @@ def _typed(
                 # JSON says itself what it is: its GUIDs are looked up for a column of ids alone.
                 schemas.id_of
                 if is_avro or (options.include_schema_id and options.registry is not None)
-                else str,
+                else _unknown,
                 needs_ids=is_avro,
             )
     return TypedColumns(schema, by_name, options.mode == PERMISSIVE, remedy, by_headers)

@@ -4,13 +4,13 @@
     copy_spans    gathers the bytes of a slot of spans into one Arrow data buffer
     schema_ids    reads which schema wrote each row, from Confluent's framing
 
-A slot is a row of numbers, `values`, each with a byte in `valid`, which is 0 for null: one for each record, at
-level ROWS, or one for each item of all lists of a level. A slot that nothing is stored in keeps what it had: 0 in
-both, which is null. So a bad row ends by clearing what it has stored, and its neighbours are as if it had not been
-there.
+A slot is a row of numbers, `values`, each with a byte in `valid`, which is 0 for null: one for
+each record, at level ROWS, or one for each item of all lists of a level. A slot that nothing is
+stored in keeps what it had: 0 in both, which is null. So a bad row ends by clearing what it has
+stored, and its neighbours are as if it had not been there.
 
-A span is where bytes lie, start << 32 | length. It lies in the data, or in other bytes, and is negative then, by
-2^63.
+A span is where bytes lie, start << 32 | length. It lies in the data, or in other bytes, and is
+negative then, by 2^63.
 """
 
 from __future__ import annotations

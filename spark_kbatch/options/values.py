@@ -50,7 +50,7 @@ _FORMATTED = "a format, avro or json: value.format or key.format"
 # What a schema may be that no registry has, by format.
 _OWN_SCHEMA = {
     "avro": "file:order.avsc, or JSON",
-    "json": "id bigint, or file:order.json, or a JSON Schema",
+    "json": "file:order.json, or a JSON Schema",
 }
 _STRATEGIES: tuple[Strategy, ...] = (
     "TopicNameStrategy",
@@ -90,10 +90,13 @@ def _schema(key: str, value: str) -> SchemaChoice:
     kind, colon, rest = text.partition(":")
     if colon and kind.lower() in ("id", "version") and rest.strip().isdecimal():
         number = int(rest)
-        if number <= INT_MAX and (number or kind.lower() == "id"):
-            return SchemaChoice("id" if kind.lower() == "id" else "version", number)
+        if not (kind.lower() == "version") <= number <= INT_MAX:
+            kinds.refuse(key, value, _SCHEMA_ACCEPTS)
+        return SchemaChoice("id" if kind.lower() == "id" else "version", number)
     if text.lower().startswith("file:"):
-        *beside, path = (str(absolute_path(one, key)) for one in _NEXT_FILE.split(text))
+        # Of a URI the slashes are needed.
+        names = [re.sub("^file:(?!/)", "", one, flags=re.I) for one in _NEXT_FILE.split(text)]
+        *beside, path = (str(absolute_path(one, key)) for one in names)
         return SchemaChoice("file", text=path, beside=tuple(beside))
     if text.startswith(("{", "[", '"', "/*", "//")):
         try:
@@ -456,14 +459,19 @@ def _column(
         why = ", and several topics are named" if topics else ", and no topic is named by an option"
         raise ConfigError(
             f"option {subject_key!r} is not given{why if column else ''}: give it, or name the schema in "
-            f"{schema_key!r}: id:7, {_OWN_SCHEMA[kind]}"
+            f"{schema_key!r}: id:7, {_own_schema(kind, is_written=is_written)}"
         )
     return found
 
 
+def _own_schema(kind: Format, *, is_written: bool) -> str:
+    """Return what to name as a schema in an error."""
+    return ("id bigint, " if kind == "json" and not is_written else "") + _OWN_SCHEMA[kind]
+
+
 def _ensure_needs_no_registry(column: ColumnOptions, *, is_given: bool, is_written: bool) -> None:
     url, schema_key = URL if column.column else "registry", column.schema_key
-    called, own = column.column or "value", _OWN_SCHEMA[column.format]
+    called, own = column.column or "value", _own_schema(column.format, is_written=is_written)
     if column.framing != "none" and (column.format == "avro" or is_written):
         raise ConfigError(
             f"option {key_of(column.column, 'framing')!r} is {column.framing!r}, where each {called} names its schema "

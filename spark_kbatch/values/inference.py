@@ -23,7 +23,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from spark_kbatch.values.framing import HEADER_SIZE
+from spark_kbatch.values.json_decoder import JsonDecoder
 from spark_kbatch.values.layout import INT64
 from spark_kbatch.values.types import parse_ddl
 
@@ -67,6 +70,7 @@ def infer(values: Iterable[bytes | None]) -> Inferred:
         SchemaError: no column can be as deep, or there are too many; names the path.
     """
     seen, counts = _Seen(), Counter(records=0, null=0, framed=0, unreadable=0)
+    texts = list[str]()
     for value in values:
         is_framed = value is not None and value[:1] == b"\0" and len(value) >= HEADER_SIZE
         counts.update(records=1, null=value is None, framed=is_framed)
@@ -74,11 +78,15 @@ def infer(values: Iterable[bytes | None]) -> Inferred:
             if value is not None:
                 text = value[HEADER_SIZE * is_framed :].decode()
                 seen.take(json.loads(text, parse_constant=int))  # which refuses NaN, as JSON does
+                texts.append(text)
         except (ValueError, RecursionError):
             counts.update(unreadable=1)
     doubts: list[str] = []
     ddl = seen.ddl("", doubts)
-    parse_ddl(ddl)
+    refused = JsonDecoder(parse_ddl(ddl)).decode(pa.array(texts, pa.large_string())).errors
+    if refused:
+        place, why = refused[0].path or "the whole", refused[0].reason
+        doubts.append(f"{place}: {why}; {len(refused):,} values cannot be read as this")
     return Inferred(ddl if seen.kinds.keys() - {"null"} else "", dict(counts), doubts)
 
 
@@ -101,10 +109,15 @@ class _Seen:
         kinds = self.kinds.keys() - {"null"}
         word = next((one[-1] for one in _READ_AS if {*one} >= kinds), "string")
         word = min(kinds) if len(kinds) == 1 else word
-        names = {one.casefold(): one for one in self._below if one is not None}
+        # Of names that differ in case alone, that of most values.
+        every = [one for one in self._below if one is not None]
+        often = sorted(every, key=lambda one: self._below[one].kinds.total())
+        chosen = {one.casefold(): one for one in often if one.isprintable()}.values()
+        names = [one for one in every if one in chosen]
         why = _DOUBTS.get(word, "") if len(kinds) == 1 else f"read as {word}"
         if word == "struct" and len(names) < len(self._below):
-            why = "some names differ in case alone, and Spark takes only one of them"
+            left_out = ", ".join(repr(one) for one in every if one not in names)
+            why = f"left out is {left_out}: names differ in case alone, or cannot be printed"
         if word == "struct" and not names:
             why, word = "all objects were empty", "map<string, string>"
         if why:
@@ -115,8 +128,7 @@ class _Seen:
         if word != "struct":
             return word
         columns = ", ".join(
-            f"{_quoted(name)} {self._below[name].ddl(f'{path}.{name}', doubts)}"
-            for name in names.values()
+            f"{_quoted(name)} {self._below[name].ddl(f'{path}.{name}', doubts)}" for name in names
         )
         return f"struct<{columns}>" if path else columns
 

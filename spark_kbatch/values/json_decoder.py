@@ -1,8 +1,9 @@
 """Decoding of JSON values into one Arrow array of a type, with an error for each bad row.
 
-The type becomes a table of nodes, which the kernel (`kernels/json`) follows; it says what each type takes. No Python
-object is made for a row, except where it is bad. A row that is null, or bad, is null in the result, and so is the
-document `null`. A field that a row does not have is null; one that the type does not have is passed over.
+The type becomes a table of nodes, which the kernel (`kernels/json`) follows; it says what each
+type takes. No Python object is made for a row, except where it is bad. A row that is null, or
+bad, is null in the result, and so is the document `null`. A field that a row does not have is
+null; one that the type does not have is passed over.
 
     Arrow                           takes
     bool                            true, false
@@ -18,8 +19,9 @@ document `null`. A field that a row does not have is null; one that the type doe
     map<string, value>              an object
     struct                          an object, whose fields have exactly the names of its fields
 
-A value is one text of JSON, without anything before or behind it but spaces, and in UTF-8. In Confluent's framing
-the schema's id is in front of it, which is not asked for: JSON says itself what it is.
+A value is one text of JSON, without anything before or behind it but spaces, and in UTF-8. In
+Confluent's framing the schema's id is in front of it, which is not asked for: JSON says itself
+what it is.
 
 Source: RFC 8259; Spark catalyst/.../json/JacksonParser.scala, for what is not decided here.
 """

@@ -14,9 +14,10 @@
     map with strings as keys                an object, in which null is null
     struct                                  an object, without the fields that are null
 
-and dictionaries of these, with halves and unsigned numbers. It is what Spark's `to_json` writes, but that a fraction of a second has as many digits
-as it needs, and not three. What is written is decoded as the same value by `json_decoder`, as the type that
-`types.project_type` makes of the column's. A row that is null has no bytes: that is a tombstone, not a value.
+and dictionaries of these, with halves and unsigned numbers. It is what Spark's `to_json` writes,
+but that a fraction of a second has as many digits as it needs, up to six, and not three. What is
+written is decoded as the same value by `json_decoder`, as the type that `types.project_type`
+makes of the column's. A row that is null has no bytes: that is a tombstone, not a value.
 
 Each column becomes an array of texts by Arrow's functions, and those of its children are joined.
 
@@ -160,12 +161,14 @@ class _Texts:
         days = numbers // (1 if is_day else PER_DAY[kind.unit])
         is_bad = (days < DAYS.start) | (days >= DAYS.stop)
         self._refuse(is_bad, "the year is none of 1 to 9999", path, rows)
-        array = pc.if_else(is_bad, pa.scalar(None, kind), array)
+        is_lost = (not is_day and kind.unit == "ns") & (numbers % 1000 != 0)
+        self._refuse(is_lost, "a digit beyond microseconds would be lost", path, rows)
+        array = pc.if_else(is_bad | is_lost, pa.scalar(None, kind), array)
         if is_day:
             return array.cast(_TEXT)
         # With a fraction, so that a zero at the end is one of it.
         local = array.view(pa.timestamp(kind.unit))
-        texts = local.cast(pa.timestamp("ns" if kind.unit == "ns" else "us")).cast(_TEXT)
+        texts = local.cast(pa.timestamp("us")).cast(_TEXT)
         texts = pc.ascii_rtrim(pc.ascii_rtrim(texts, "0"), ".")
         return _joined(pc.replace_substring(texts, " ", "T"), "Z" if kind.tz else "")
 

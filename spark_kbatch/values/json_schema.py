@@ -49,6 +49,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from spark_kbatch.errors import SchemaError
+from spark_kbatch.stored_json import loads_commented
 from spark_kbatch.values.avro_schema import NESTING_MAX
 from spark_kbatch.values.layout import COLUMNS_MAX, DECIMAL_DIGITS_MAX, Wanted
 from spark_kbatch.values.types import array_of, decimal_of, map_of, project_type
@@ -74,7 +75,6 @@ _TREES: Mapping[pa.DataType, dict[str, Any]] = {
 }
 _TYPES = "boolean, integer, number, string, array and object"
 _MORE = ("connect.type", "contentEncoding", "format")
-_NULLS = ({"type": "null"}, {"const": None})
 _CHOICES = ("$ref", "oneOf", "anyOf", "allOf")
 _REFUSED = (
     "not",
@@ -131,7 +131,7 @@ class _Schemas:
         self._count, self._trees = 0, dict[str, Any]()
         for name, text in texts.items():
             try:
-                tree = json.loads(text)
+                tree = loads_commented(text)
             except (ValueError, RecursionError) as error:
                 raise SchemaError(f"{name}#", f"the schema is not JSON: {error}") from error
             identity = tree.get("$id", tree.get("id", "")) if isinstance(tree, dict) else ""
@@ -159,7 +159,7 @@ class _Schemas:
                 other = f"{document or at.partition('#')[0]}#{pointer}"
             case ["oneOf" | "anyOf" | "allOf" as key]:
                 choices = tree[key] if isinstance(tree[key], list) else []
-                found = [index for index, one in enumerate(choices) if one not in _NULLS]
+                found = [index for index, one in enumerate(choices) if not _is_null(one)]
                 if len(found) != 1:
                     why = f"{key!r} of {len(found)} schemas beside null is not supported"
                     raise _refused(f"{at}/{key}", why)
@@ -225,6 +225,14 @@ class _Schemas:
 
 def _refused(at: str, reason: str) -> SchemaError:
     return SchemaError(at, f"{reason}; {_INSTEAD}")
+
+
+def _is_null(tree: Any) -> bool:
+    """Return True if a schema takes null alone."""
+    is_object = isinstance(tree, dict)
+    return is_object and (
+        tree.get("type") == "null" or [None] in (tree.get("enum"), [tree.get("const", 0)])
+    )
 
 
 def _implied(tree: dict[str, Any]) -> str | None:

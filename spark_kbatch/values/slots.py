@@ -1,7 +1,8 @@
-"""Slots that kernels store decoded numbers in: they make room for them, and become Arrow arrays, column by column.
+"""Slots that kernels store decoded numbers in: they make room, and become Arrow arrays, column by column.
 
-The layout says which slots there are; `kernels/slots` says what lies in them. A kernel decodes rows in their
-order, and returns where a level has too few places. All slots are then copied to larger ones, and it goes on.
+The layout says which slots there are; `kernels/slots` says what lies in them. A kernel decodes
+rows in their order, and returns where a level has too few places. All slots are then copied to
+larger ones, and it goes on.
 """
 
 from __future__ import annotations
@@ -122,8 +123,9 @@ def row_errors(
 class SlotArrays:
     """The slots that the rows of one call are decoded into.
 
-    `values` and `valid` are all slots, each with as many places as its level has, from its base on. `counts` are
-    the places that are taken of each level, and `saved` what they were before the row.
+    `values` and `valid` are all slots, each with as many places as its level has, from its base
+    on. `counts` are the places that are taken of each level, and `saved` what they were before
+    the row.
     """
 
     def __init__(self, its_layout: ColumnLayout, count: int, memory_max: int | None) -> None:

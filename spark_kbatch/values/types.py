@@ -213,8 +213,8 @@ def decimal_of(digits: Any, scale: Any, path: str) -> pa.DataType:
     if not are_numbers or not max(int(scale), 1) <= int(digits) <= DECIMAL_DIGITS_MAX:
         raise SchemaError(
             path,
-            f"decimal({digits}, {scale}): a decimal has 1 to {DECIMAL_DIGITS_MAX} digits, of "
-            "which up to all are after the point",
+            f"decimal({digits}, {scale}): a decimal has 1 to {DECIMAL_DIGITS_MAX} digits, and not "
+            "more of them after the point",
         )
     return pa.decimal128(int(digits), int(scale))
 
@@ -235,7 +235,8 @@ def project_type(
     """Return a type with the wanted fields only, through arrays and maps, if JSON may be of it.
 
     Args:
-        kind: to take them from. Of a type that a column has which is written, what its values are read as is taken.
+        kind: to take them from. One that only a column has that is written, such as uint8, becomes
+            the type that its values are read as.
         wanted: the fields, in their new order, as `layout.wanted_fields` makes them; all if empty.
         renames: whether the column of a field that is found by a name of other case has that name.
             Then each field has its name in JSON in its metadata; else it has none.

@@ -217,6 +217,8 @@ def test_json_is_read_as_a_ddl_and_where_sees_its_fields(documents: Path) -> Non
     assert shown == ['{"id": 1, "price": "1.10"}', "", '{"id": 2, "price": null}', ""]
     found = run(*words, "--value-schema", "id int", "--where", "value.id >= 2").stdout
     assert found == '{"id": 2}\n'
+    lenient = ["--value-schema", "price decimal(5,1)", "--json-lenient", "digits"]
+    assert run(*words, *lenient).stdout.splitlines()[0] == '{"price": "1.1"}'
     assert run(*words, "--where", "value LIKE '%price%'").stdout.splitlines() == AS_WRITTEN[:1]
 
 

@@ -43,7 +43,9 @@ def of(*documents: Any) -> tuple[str, list[str]]:
         ([{}, None], "map<string, string>", "all objects were empty"),
         ([{"b": True}, {"a": "x"}], "struct<b boolean, a string>", ""),
         ([[{"a": "x"}], [{"a b": "y"}]], "array<struct<a string, `a b` string>>", ""),
-        ([{"a": "x", "A": "y"}], "struct<A string>", "differ in case alone"),
+        ([{"a": "x", "A": "y"}], "struct<A string>", "left out is 'a': names differ in case alone"),
+        ([{"b": "", "a": "x"}, {"A": "y", "a": "z"}], "struct<b string, a string>", "left out is 'A'"),
+        ([{"b": "", "a\n": "x"}], "struct<b string>", r"left out is 'a\n': "),
     ],
 )  # fmt: skip
 def test_a_field_has_the_type_of_what_was_seen(values: list[Any], ddl: str, doubt: str) -> None:
@@ -66,6 +68,12 @@ def test_a_doubt_names_the_place() -> None:
     )
     assert of(1, "x") == ("string", ["the whole: 1 bigint, 1 string; read as string"])
     assert of([1], None) == ("array<bigint>", ["[]: 1 bigint; all numbers were whole"])
+
+
+def test_values_that_cannot_be_read_as_the_type_are_told() -> None:
+    found, doubts = infer([b'{"a": "x", "a": "y"}', b'{"a": "\\ud800"}', b'{"a": "z"}'])[::2]
+    assert found == "a string"
+    assert doubts == [".a: an object has this name twice; 2 values cannot be read as this"]
 
 
 def test_rows_are_counted_by_what_they_are() -> None:

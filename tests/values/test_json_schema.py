@@ -78,6 +78,8 @@ TABLE: Mapping[str, list[tuple[Any, str]]] = {
         ({"oneOf": [NULL, WHOLE]}, "bigint"),
         ({"anyOf": [{**TEXT, "format": "date"}, NULL], "title": "Day", "default": None}, "date"),
         ({"oneOf": [WHOLE]}, "bigint"),
+        ({"oneOf": [{**NULL, "title": "none"}, WHOLE]}, "bigint"),
+        ({"anyOf": [{"enum": [None]}, WHOLE, {"const": None}]}, "bigint"),
     ],
     "allOf of one; $ref": [
         ({"allOf": [{"$ref": "#/$defs/a"}], "description": "...", "$defs": {"a": TEXT}}, "string"),
@@ -208,6 +210,7 @@ TREE = {"$ref": "#/$defs/Node", "$defs": {"Node": an_object(id=WHOLE, next={"$re
     ("schema", "path", "words"),
     [
         (an_object(a={"allOf": [TEXT, {"minLength": 1}]}), "#/properties/a/allOf", "'allOf' of 2 schemas"),
+        (an_object(a={"oneOf": [TEXT, {"enum": [1, None]}]}), "#/properties/a/oneOf", "'oneOf' of 2 schemas beside null"),
         (an_object(a={"oneOf": [TEXT, WHOLE]}), "#/properties/a/oneOf", "'oneOf' of 2 schemas beside null"),
         (an_object(a={"anyOf": [TEXT, WHOLE, NULL]}), "#/properties/a/anyOf", "'anyOf' of 2 schemas beside null"),
         (an_object(a={"oneOf": 5}), "#/properties/a/oneOf", "of 0 schemas"),
