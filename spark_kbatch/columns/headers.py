@@ -26,7 +26,7 @@ from spark_kbatch.values.framing import (
     schema_ids_of,
 )
 
-_FRAMED = pa.large_binary()  # with five bytes in front of each, values may be more than an int32 counts
+_FRAMED = pa.large_binary()  # five bytes in front of each may be too many for an int32
 _NONE, _NULL = pa.scalar(b"", _FRAMED), pa.scalar(None, _FRAMED)
 
 
