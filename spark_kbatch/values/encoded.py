@@ -53,4 +53,5 @@ def encoded_in_pieces(
         return EncodedValues(pa.chunked_array(chunks, pa.binary()), tuple(errors))
     if len(chunks) > 1 and sum(one.nbytes for one in chunks) > flat.INT32_MAX:
         raise OverflowError("the values do not fit into one Arrow array: pass a chunked one")
-    return EncodedValues(pa.concat_arrays(chunks), tuple(errors))
+    values = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)  # which copies one, too
+    return EncodedValues(values, tuple(errors))
