@@ -17,7 +17,8 @@ from spark_kbatch.values.json_decoder import JsonDecoder
 from spark_kbatch.values.types import parse_ddl
 from tests.conftest import REPOSITORY, SPARK
 from tests.support import draws
-from tests.support.json_documents import Documents, a_type, ddl
+from tests.support.ddls import ddl_of
+from tests.support.json_documents import Documents, a_type
 from tests.support.json_rules import comparable
 from tests.support.more_in_soak import is_soak
 
@@ -134,13 +135,13 @@ def test_all_other_values_are_those_of_from_json(spark: SparkSession) -> None:
             documents = Documents(rng, kinds[-1], is_plain=True)
             columns.append(pa.array([documents.fitting() for _ in range(DOCUMENTS)], pa.binary()))
 
-        theirs = [by_spark(number, ddl(one)) for number, one in enumerate(kinds)]
+        theirs = [by_spark(number, ddl_of(one)) for number, one in enumerate(kinds)]
         table = in_one_row(spark, columns).select(*theirs).toArrow()
 
         for seed, kind, column, there in zip(
             seeds[at:], kinds, columns, table.columns, strict=False
         ):
             here = JsonDecoder(kind).decode(column)
-            about = f"{ddl(kind)}: {draws.again(seed)}"
+            about = f"{ddl_of(kind)}: {draws.again(seed)}"
             assert here.errors == (), about
             assert comparable(here.values.to_pylist()) == comparable(there.to_pylist()), about

@@ -20,8 +20,9 @@ from spark_kbatch.values.json_decoder import JsonDecoder
 from spark_kbatch.values.json_encoder import JsonEncoder
 from tests.conftest import REPOSITORY
 from tests.support import draws
+from tests.support.ddls import ddl_of
 from tests.support.frames import load, save, use_in_this_thread
-from tests.support.json_documents import Documents, a_type, ddl
+from tests.support.json_documents import Documents, a_type
 from tests.support.more_in_soak import is_soak
 
 pytestmark = pytest.mark.spark
@@ -84,14 +85,14 @@ def test_all_other_columns_are_written_as_to_json_does(spark: SparkSession) -> N
             data = pa.array([documents.fitting() for _ in range(DOCUMENTS)], pa.binary())
             columns[f"c{seed}"] = JsonDecoder(kinds[-1]).decode(data).values
 
-        names = ", ".join(f"{name} {ddl(one)}" for name, one in zip(columns, kinds, strict=True))
+        names = ", ".join(f"{name} {ddl_of(one)}" for name, one in zip(columns, kinds, strict=True))
         frame = spark.createDataFrame(pa.table(columns), names).coalesce(1)
         found = frame.select(*(to_json(one, {"timeZone": "UTC"}).alias(one) for one in columns))
         theirs = found.toArrow()
 
         for kind, (name, column) in zip(kinds, columns.items(), strict=True):
             found = JsonEncoder(kind).encode(column)
-            about = f"{ddl(kind)}: {draws.again(int(name[1:]))}"
+            about = f"{ddl_of(kind)}: {draws.again(int(name[1:]))}"
             assert found.errors == (), about
             pairs = zip(found.values.to_pylist(), theirs[name].to_pylist(), strict=True)
             for here, there in pairs:

@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from spark_kbatch.kernels import jit
 from spark_kbatch.values.json_decoder import JsonDecoder
+from tests.support.ddls import ddl_of
 from tests.support.fuzz_rounds import for_each_round, mutated
-from tests.support.json_documents import Documents, a_type, ddl
+from tests.support.json_documents import Documents, a_type
 from tests.support.json_rules import JsonRules, comparable
 
 VALUES, DOCUMENTS, ALONE = 200, 10, 3
@@ -46,7 +47,7 @@ def decode_damaged(rng: random.Random, outcomes: Counter[str]) -> None:
     found.values.validate(full=True)
     errors = {error.row: error._replace(row=0) for error in found.errors}
     for row in rng.sample(range(VALUES), ALONE):
-        about = f"{ddl(kind)}: {rows[row]!r}"
+        about = f"{ddl_of(kind)}: {rows[row]!r}"
         value = comparable(found.values[row].as_py())
         again = decoder.decode(pa.array(rows[row : row + 1]))
         assert comparable(again.values.to_pylist()) == [value], about

@@ -31,7 +31,6 @@ SCALARS: dict[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 _PRECISIONS = ((1, 0), (5, 2), (9, 9), (18, 6), (19, 0), (38, 0), (38, 10), (38, 38))
-_DDL = {kind: name for name, kind in SCALARS.items()}
 
 # Numbers at limits: of integers, of what doubles and floats tell apart, of exponents.
 EDGES = (
@@ -85,19 +84,6 @@ BROKEN = (
     b'\xef\xbb\xbf1|\xc2\xa01|\x0b1|\x0c1|1,|1 2|tru\xc3\xa9|1\xd9\xa3|\x00|[1}|{"a":1]|nulll|'
     b'truefalse|"a""b"|--1|1e5.5|1e+|0e|-01|00'
 ).split(b"|")
-
-
-def ddl(kind: pa.DataType) -> str:
-    """Return a type in Spark's syntax."""
-    if pa.types.is_struct(kind):
-        return f"struct<{', '.join(f'`{one.name}`: {ddl(one.type)}' for one in kind)}>"
-    if pa.types.is_map(kind):
-        return f"map<string, {ddl(kind.item_type)}>"
-    if pa.types.is_list(kind):
-        return f"array<{ddl(kind.value_type)}>"
-    if pa.types.is_decimal(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    return _DDL[kind]
 
 
 def a_type(rng: random.Random, depth: int = 3) -> pa.DataType:

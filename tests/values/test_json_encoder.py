@@ -19,7 +19,8 @@ from spark_kbatch.values.json_encoder import JsonEncoder
 from spark_kbatch.values.json_schema import ensure_fits, json_schema_of, type_of_json_schema
 from spark_kbatch.values.types import parse_ddl, project_type
 from tests.support import draws
-from tests.support.json_documents import Documents, a_type, ddl
+from tests.support.ddls import ddl_of
+from tests.support.json_documents import Documents, a_type
 from tests.support.json_rules import comparable
 from tests.support.more_in_soak import is_soak
 
@@ -50,7 +51,7 @@ def test_what_is_written_is_read_back_as_the_same() -> None:
         values = pa.array(written(rows))
 
         again = decoder.decode(values)
-        about = f"{ddl(kind)}; {draws.again(seed)}"
+        about = f"{ddl_of(kind)}; {draws.again(seed)}"
         assert again.errors == (), about
         pairs = zip(rows.to_pylist(), again.values.to_pylist(), strict=True)
         assert all(comparable(one) == comparable(other) for one, other in pairs), about

@@ -12,7 +12,8 @@ import pytest
 from spark_kbatch.values.json_decoder import JsonDecoder
 from tests.support import draws
 from tests.support.avro import framed
-from tests.support.json_documents import Documents, a_type, ddl
+from tests.support.ddls import ddl_of
+from tests.support.json_documents import Documents, a_type
 from tests.support.json_rules import JsonRules, Judged, comparable
 from tests.support.more_in_soak import is_soak
 
@@ -51,7 +52,7 @@ def decode_as_the_rules_say(rng: random.Random, outcomes: Counter[str]) -> None:
     values = found.values.to_pylist()
     for row, (data, right) in enumerate(zip(rows, judged, strict=True)):
         outcomes["refused" if right.is_bad else "read"] += 1
-        about = f"{ddl(kind)}, {lenient}: {data!r}"
+        about = f"{ddl_of(kind)}, {lenient}: {data!r}"
         assert (row in errors) == right.is_bad, (about, right, errors.get(row))
         assert comparable(values[row]) == comparable(right.value), about
         assert found.schema_ids[row] == right.schema_id, about
