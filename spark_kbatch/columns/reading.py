@@ -201,7 +201,7 @@ class PinnedColumns:
         return _typed(self.options, by_name, self.schema, remedy, {
             one.options.column: one.known_with(new)
             for one in self.columns
-            if isinstance(one, PinnedAvro)
+            if isinstance(one, PinnedAvro) and one.options.framing == "header"
         })  # fmt: skip
 
 

@@ -19,7 +19,7 @@ null; one that the type does not have is passed over.
     map<string, value>              an object
     struct                          an object, whose fields have exactly the names of its fields
 
-A value is one text of JSON, without anything before or behind it but spaces, and in UTF-8. In
+A value is one text of JSON, in UTF-8, with nothing around it but spaces. In
 Confluent's framing the schema's id is in front of it, which is not asked for: JSON says itself
 what it is.
 
@@ -172,12 +172,13 @@ class JsonDecoder:
         keys = np.zeros((2 << (count + names_max).bit_length(), kernels.KEY_COLUMNS), np.int64)
         seen = np.zeros(count, np.int64)
         stack = np.zeros((DEPTH_MAX, kernels.STACK_COLUMNS), np.int64)
+        wanted, ends = frozen(np.where(can_be_read, begins, -1)), frozen(rows.bounds[1:])
 
         def decode(row: int, room: Array, found: Array, needed: Array) -> Any:
             return kernels.decode_rows(
-                rows.data, frozen(np.where(can_be_read, begins, -1)), frozen(rows.bounds[1:]), nodes.table,
-                self._lenient, nodes.seed, *slots.places(), row, slots.values, slots.valid, room, slots.counts,
-                slots.saved, text, scratch, seen, keys, stack, found, needed,
+                rows.data, wanted, ends, nodes.table, self._lenient, nodes.seed, *slots.places(),
+                row, slots.values, slots.valid, room, slots.counts, slots.saved, text, scratch,
+                seen, keys, stack, found, needed,
             )  # fmt: skip
 
         def reason(row: int, code: int, position: int, node: int) -> str:
@@ -197,7 +198,7 @@ class _Nodes:
     """The table that the kernel follows, made of a type; see `kernels/json`."""
 
     def __init__(self, kind: pa.DataType) -> None:
-        # Odd, and known to nobody outside: rows with names that collide would take long.
+        # Odd, and random: who knew it could send names that collide, and slow the decoder down.
         self.seed = np.uint64(secrets.randbits(64) | 1)
         self.paths, self.names = [""], bytearray()
         self._rows = [[kernels.PASS, columns.NO_SLOT, -1, 0, 0, 0, 0]]
