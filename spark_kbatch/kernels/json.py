@@ -31,13 +31,13 @@ struct before its fields, a list before its element, a map before its key, which
 
 All others are 0.
 
-The text of strings, and what base64 says, lies in `scratch` behind the names, and its bytes are
+The text of strings, and what base64 says, lies in `scratch` after the names, and its bytes are
 taken as those of the level SCRATCH. There are never more than the row has read.
 
 Names are found in `keys`, a hash table with an entry for each field of a struct, and for each name
 that a map of the row has: whose it is (below 0 a struct, else the number of an object), its span,
 and the node of the field or map. Entries of objects of other rows are older than the row, and count
-as empty. Nobody outside knows the hash.
+as empty. The hash has a random seed.
 
 What a hostile row can cost is bounded by its size: an item has a byte at least, and the memory of
 all items is held to MEMORY_PER_BYTE for each byte of the row and MEMORY_FREE; depth by the size of
@@ -273,7 +273,7 @@ def _read_digits(source: Any, position: Any, end: Any, number: Any, count: Any) 
     """Read digits; return where they end, the number with them, its digits but leading zeros."""
     while position < end and np.uint64(source[position]) - _ZERO <= _9:
         digit = np.uint64(source[position]) - _ZERO
-        number = number * _10 + digit  # wraps around where nobody asks for it
+        number = number * _10 + digit  # wraps around where it is not used
         count = count + np.int64(count > 0 or digit > _0)
         position = position + _1
     return position, number, count

@@ -1,4 +1,4 @@
-"""What kernels share that decode values into slots; and kernels of spans of bytes.
+"""Constants and helpers of kernels that decode values into slots; and kernels of spans of bytes.
 
     kernel        one call
     copy_spans    gathers the bytes of a slot of spans into one Arrow data buffer

@@ -56,7 +56,7 @@ _DOUBTS = {
 
 
 class Inferred(NamedTuple):
-    """What a sample is read as."""
+    """A DDL for a sample, and its doubts."""
 
     ddl: str  # empty if there was no JSON but null in it
     counts: dict[str, int]  # of all records, and of those that were null, framed or unreadable
