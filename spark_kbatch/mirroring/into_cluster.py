@@ -46,14 +46,12 @@ from spark_kbatch.remote.client import Client
 from spark_kbatch.remote.metadata import TopicMetadata
 from spark_kbatch.remote.offsets import list_edge
 from spark_kbatch.remote.source import RemoteSource
-from spark_kbatch.remote.topics import settings_of
+from spark_kbatch.remote.topics import max_message_bytes
 from spark_kbatch.remote.transactions import Transactions, is_fenced
 from spark_kbatch.wire.errors import ErrorCode
 
 TRANSACTION_TIMEOUT_MS = 60_000
 _COMMIT_ALL_AGAIN_MS = 24 * 3_600_000
-_MAX_MESSAGE_BYTES = "max.message.bytes"
-_DEFAULT_MAX_MESSAGE_BYTES = 1_048_588  # of a cluster that does not tell its own
 # The answers of a broker that does not let a client write transactions, and of a server that has none.
 _NO_TRANSACTIONS = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -128,12 +126,7 @@ class ClusterTarget:
     def _known(self, found: TopicMetadata) -> TargetTopic:
         name, count = found.name, len(found.partitions)
         self._topics[name] = Topic(name, found.topic_id, count, config=None)
-        return TargetTopic(found.topic_id, count, self._max_message_bytes(name))
-
-    def _max_message_bytes(self, topic: str) -> int:
-        # Who may write to a topic may still not be allowed to see its settings.
-        settings = settings_of(self._client, [topic]).get(topic, {})
-        return int(settings.get(_MAX_MESSAGE_BYTES) or _DEFAULT_MAX_MESSAGE_BYTES)
+        return TargetTopic(found.topic_id, count, max_message_bytes(self._client, name))
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return the log end offset of each partition of a topic, open transactions included."""

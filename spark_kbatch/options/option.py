@@ -141,8 +141,7 @@ IGNORED_KAFKA_KEYS_BY_REASON = {
     "a job is acknowledged and retried as a whole, and a task waits for no memory but its own": (
         "delivery.timeout.ms enable.idempotence max.block.ms "
         "max.in.flight.requests.per.connection max.request.size "
-        "partitioner.adaptive.partitioning.enable retries retry.backoff.max.ms retry.backoff.ms "
-        "transaction.timeout.ms"
+        "partitioner.adaptive.partitioning.enable retries retry.backoff.max.ms retry.backoff.ms"
     ),
     "nothing collects metrics": (
         "auto.include.jmx.reporter enable.metrics.push metric.reporters metrics.num.samples "
@@ -158,7 +157,7 @@ IGNORED_KAFKA_PREFIXES = ("sasl.", "ssl.")
 _KAFKA_KEYS_OF_ONE_SIDE = frozenset(
     "acks batch.size buffer.memory compression.gzip.level compression.lz4.level compression.type "
     "compression.zstd.level isolation.level linger.ms partitioner.class partitioner.ignore.keys "
-    "request.timeout.ms".split()
+    "request.timeout.ms transaction.timeout.ms".split()
 )
 
 FORBIDDEN_KAFKA_KEYS = {
@@ -169,7 +168,8 @@ FORBIDDEN_KAFKA_KEYS = {
     "value.serializer": "values are written as they are, string or binary",
     "enable.auto.commit": "offsets are given by options, and nothing is committed but with 'commit.group.id'",
     "interceptor.classes": "there is no Java client to intercept",
-    "transactional.id": "every job is a transaction, and a stream is identified by its query",
+    "transactional.id": "every job in a folder or a bucket is a transaction, and a stream is identified by "
+    "its query; on a real cluster give 'delivery.guarantee' = 'exactly-once' and 'transactional.id.prefix'",
 }
 
 

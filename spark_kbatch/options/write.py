@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.model import CODECS, LONG_MAX, IsolationLevel
@@ -51,6 +51,9 @@ logger = logging.getLogger(__name__)
 # A decision about a micro-batch: "skip" or "write", its query or NAME@TOPIC, its number.
 Resolution: TypeAlias = tuple[str, str, int]
 
+Guarantee: TypeAlias = Literal["exactly-once", "at-least-once", "none"]
+_GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
+
 FOREIGN_ENDS = ("log", "checkpoint")
 GZIP_LEVEL_DEFAULT, LZ4_LEVEL_DEFAULT, ZSTD_LEVEL_DEFAULT = -1, 9, 3
 # A batch's length is an int32, but that bounds only the compressed bytes: 200 KB of zstd can expand to
@@ -60,6 +63,7 @@ MAX_DECOMPRESSED_BATCH_BYTES = 1 << 30
 STAGING_RETENTION_MS = 7 * 24 * 3600 * 1000
 COMMITS_RETENTION_BYTES = 256 * MiB
 _BUFFER_MEMORY_MIN = 1 * MiB
+_PREFIX_LENGTH_MAX = 249
 _TXN_APP_ID_LENGTH_MAX = 1000  # the length of its UTF-8 is a 16-bit number in the log
 
 
@@ -146,6 +150,14 @@ def _acks(key: str, value: str) -> int:
     return acks
 
 
+def _prefix(key: str, value: str) -> str:
+    if not 0 < len(value) <= _PREFIX_LENGTH_MAX or not value.isprintable() or value.isspace():
+        kinds.refuse(
+            key, value, f"1 to {_PREFIX_LENGTH_MAX} characters, none of them a control character"
+        )
+    return value
+
+
 ACKS = kinds.OptionKind(_acks, "all, -1, 1, 0")
 CODEC = kinds.one_of(*CODECS)
 
@@ -189,6 +201,10 @@ class WriteOptions:
     transactional_id_expiration_ms: int | None = option("transactional.id.expiration.ms", kinds.number(1, LONG_MAX), None, "How long a stream, or a `txnAppId`, is remembered after its last commit; a retry after that is written again. Not set, each is remembered for good, in about 500 bytes, and up to 4 KiB more for a stream.")
     txn_version: int | None = option("txnVersion", kinds.number(0, LONG_MAX), None, "Version of this write; must increase. A write whose version is below the last one committed for its `txnAppId` and `topic` is skipped as a duplicate, with a warning, and refused within a streaming query. One of the same version is skipped if it has the same number of rows and bytes, and [refused if not](streams.md#checkpoints-are-never-copied-nor-restored). Batch writes only.")
     resolve_micro_batch: Resolution | None = option("resolve.micro.batch", kinds.OptionKind(_resolution, "skip QUERY NUMBER, write QUERY NUMBER"), None, "Decides about one micro-batch that is refused, because its [checkpoint was restored, copied or is shared](streams.md#checkpoints-are-never-copied-nor-restored), or about a version of a `txnAppId` that is refused: whether it is left out, or written. The error says what to give. No other micro-batch is touched.")
+    delivery_guarantee: Guarantee | None = option("delivery.guarantee", kinds.one_of(*_GUARANTEES), None, "What a write promises of each row. On a real cluster: with at-least-once, as with Spark's own sink, a task that runs again, or a micro-batch that is repeated, writes its rows again; with [exactly-once](kafka-cluster.md#exactly-once) a job or a micro-batch is one transaction; with none, acknowledgements (`acks`=0) are not waited for unless `acks` is given, and rows may be lost. A folder or a bucket knows exactly-once alone.", "at-least-once on a real cluster; exactly-once in a folder or a bucket")
+    transactional_id_prefix: str | None = option("transactional.id.prefix", kinds.OptionKind(_prefix, "1 to 249 characters"), None, "With exactly-once on a real cluster: the transactional id, and the group whose offsets are the progress of the write. One query at a time may have it; the client needs the rights to write and describe that id, to read that group and to read and write the topics. Ignored in a folder or a bucket.", "required with exactly-once on a real cluster")
+    exactly_once_driver_bytes: int = option("exactly.once.driver.bytes", kinds.number(1), 64 * MiB, "With exactly-once on a real cluster: the most bytes of finished batches that a job or a micro-batch may have. They go through the driver, which holds them all in memory. Ignored in a folder or a bucket.")
+    transaction_timeout_ms: int = option("transaction.timeout.ms", kinds.number(1), 60_000, "With exactly-once on a real cluster: how long the driver may take to send a job or a micro-batch; then the brokers abort it. At most their `transaction.max.timeout.ms`. So long may a driver that died within its commit hold back readers of committed records. Ignored elsewhere.")
     # fmt: on
     values: WrittenValueOptions = made_of(*WRITTEN_VALUE_OPTIONS, default=NO_WRITTEN_OPTIONS)
     cluster: ClusterOptions | None = None  # a real one, which is written to in place of `path`
@@ -239,8 +255,11 @@ WRITE_OPTIONS = table_of(WriteOptions, "a write")
 # Options that mean something in a folder alone.
 EMBEDDED_WRITE_KEYS = (
     "auto.create.topics.enable", "log.dirs", "adopt.min.bytes", "overwrite.delete.delay.ms", "flush", "staging.retention.ms",
-    "commits.retention.bytes", "txnAppId", "txnVersion", "transactional.id.expiration.ms", "resolve.micro.batch",
+    "commits.retention.bytes", "transactional.id.expiration.ms",
 )  # fmt: skip
+# Options that mean something where each row is written once; those of transactions in a real cluster.
+EXACTLY_ONCE_KEYS = ("txnAppId", "txnVersion", "resolve.micro.batch")
+TRANSACTION_KEYS = ("transactional.id.prefix", "exactly.once.driver.bytes")
 # Keys of Kafka's producer that mean something with a real cluster alone; as in Spark's connector they need
 # the prefix.
 CLUSTER_WRITE_KEYS = (
@@ -253,14 +272,37 @@ CLUSTER_WRITE_KEYS = (
 def _ensure_no_embedded_keys(given: Given, cluster: ClusterOptions) -> None:
     for key in EMBEDDED_WRITE_KEYS:
         if key in given:
-            why = (
-                "a write to one is at least once"
-                if key.startswith("txn")
-                else "it means something for a cluster in a folder or a bucket alone"
-            )
             raise ConfigError(
-                f"option {key!r} is not supported with a real cluster ({cluster}): {why}; leave it out"
+                f"option {key!r} is not supported with a real cluster ({cluster}): it means something for "
+                "a cluster in a folder or a bucket alone; leave it out"
             )
+
+
+def _ensure_guarantee_fits(given: Given, place: ClusterOptions | str) -> None:
+    """Check `delivery.guarantee` and what belongs to it.
+
+    Raises:
+        ConfigError: the place has another guarantee, or an option is missing or too much.
+    """
+    guarantee, is_remote = given.get("delivery.guarantee"), not isinstance(place, str)
+    if guarantee == "exactly-once":
+        if is_remote and "transactional.id.prefix" not in given:
+            raise ConfigError(
+                "option 'delivery.guarantee' is 'exactly-once', and 'transactional.id.prefix' is not given: it "
+                f"names the transactional id and the consumer group in {place} for this query alone"
+            )
+    elif guarantee and not is_remote:
+        raise ConfigError(
+            f"option 'delivery.guarantee' is {guarantee!r}, but a write to {place} is always exactly-once: "
+            "leave the option out"
+        )
+    else:
+        for key in (*(EXACTLY_ONCE_KEYS if is_remote else ()), *TRANSACTION_KEYS):
+            if key in given:
+                raise ConfigError(
+                    f"option {key!r} needs 'delivery.guarantee' = 'exactly-once'"
+                    + (f": other writes to {place}, a real cluster, may repeat rows" * is_remote)
+                )
 
 
 def _of_the_clusters_producer(options: Mapping[str, str]) -> dict[str, str]:
@@ -294,12 +336,15 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     path, cluster = path_or_cluster_of(given, options)
     if cluster is not None:
         _ensure_no_embedded_keys(given, cluster)
+    _ensure_guarantee_fits(given, cluster or path)
     if ("txnAppId" in given) != ("txnVersion" in given):
         raise ConfigError(
             "options 'txnAppId' and 'txnVersion' belong together; give both or neither"
         )
     values = fields_of(WriteOptions, given)
     values["batch_size"] = max(given.get("batch.size"), 1)
+    if values.get("delivery_guarantee") == "none" and "acks" not in given:
+        values["acks"] = 0
     values["buffer_memory"] = _enough_memory(given.get("buffer.memory"))
     return WriteOptions(
         path=path,

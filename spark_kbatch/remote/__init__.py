@@ -12,6 +12,7 @@ named, so that an embedded one pays nothing for it.
     fetcher     the batches of one range, fetched ahead; the proof that there are none
     source      the topics of a cluster, to plan and run reads
     job         a Spark job's writes: what is checked, what a task does, what the driver counts
+    exactly_once  a Spark job's write in one transaction, through the driver
     transactions  a transactional producer's coordinator, and the offsets of its group
     batch_producer  its finished batches: the producer's sender, without a thread
     topics      topics and their settings: look them up, create, change, delete

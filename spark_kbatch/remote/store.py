@@ -26,6 +26,7 @@ from spark_kbatch.remote.topics import RemoteCatalog
 
 if TYPE_CHECKING:
     from spark_kbatch.producer.producer import Producer
+    from spark_kbatch.remote.exactly_once import ExactlyOnceJob
     from spark_kbatch.remote.job import RemoteJob
 
 _CLUSTER_KEYS = frozenset(option.key for option in CLUSTER_OPTIONS)
@@ -103,8 +104,12 @@ class RemoteStore:
 
     def begin_job(
         self, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
-    ) -> RemoteJob:
-        """Begin a job whose rows are visible as they are written, as with Spark's own sink."""
+    ) -> RemoteJob | ExactlyOnceJob:
+        """Begin a job whose rows are visible as they are written, as with Spark's own sink; or one transaction."""
+        if options.delivery_guarantee == "exactly-once":
+            from spark_kbatch.remote.exactly_once import ExactlyOnceJob  # noqa: PLC0415  as above
+
+            return ExactlyOnceJob.begin(options, overwrite=overwrite, is_micro_batch=is_micro_batch)
         from spark_kbatch.remote.job import RemoteJob  # noqa: PLC0415  as above
 
         return RemoteJob.begin(options, overwrite=overwrite, is_micro_batch=is_micro_batch)

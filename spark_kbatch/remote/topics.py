@@ -48,6 +48,7 @@ from spark_kbatch.wire.protocol import (
 
 ALL_RECORDS = -1  # in place of an offset to delete below
 _CLUSTERS_DEFAULT = -1
+_DEFAULT_MAX_MESSAGE_BYTES = 1_048_588  # of a cluster that does not tell its own
 _TOPIC = 2  # a type of resources
 _SET, _DELETE = 0, 1  # operations on a setting
 _DELETES_BY_ID_SINCE = 6
@@ -347,6 +348,12 @@ def _topic(found: TopicMetadata, settings: Mapping[str, str | None]) -> RemoteTo
 def settings_of(client: Client, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
     """Return the settings of these topics, by topic name, without topics deleted meanwhile."""
     return {name: _values(entries) for name, entries in _entries_of(client, topics).items()}
+
+
+def max_message_bytes(client: Client, topic: str) -> int:
+    """Return the size of the largest batch that a topic takes; Kafka's default if this client may not see it."""
+    settings = settings_of(client, [topic]).get(topic, {})
+    return int(settings.get("max.message.bytes") or _DEFAULT_MAX_MESSAGE_BYTES)
 
 
 def _values(entries: Iterable[Any]) -> dict[str, str | None]:

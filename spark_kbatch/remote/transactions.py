@@ -42,9 +42,11 @@ from spark_kbatch.wire.protocol import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     ApiKey,
+    DescribeGroupsRequest,
     EndTxnRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
+    MetadataRequest,
     OffsetFetchRequest,
     TxnOffsetCommitRequest,
 )
@@ -61,6 +63,8 @@ _ANOTHER_COORDINATOR = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVA
 _SHORT_PAUSE_MS = 20  # markers of a transaction are written within milliseconds
 _ATTEMPT_MS = 10_000  # after which another broker may have become the coordinator
 _REQUIRE_STABLE_SINCE = 7  # OffsetFetch
+# Rights of a client, as brokers tell them: bits of Kafka's AclOperation.
+_READ, _WRITE, _NOT_TOLD = 1 << 3, 1 << 4, -(2**31)
 
 
 def is_fenced(error: KBatchError) -> bool:
@@ -109,6 +113,10 @@ class Transactions:
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
         self._forget()
 
+    def go_on_as(self, producer_id: int, producer_epoch: int) -> None:
+        """Use the id and epoch with which another process has taken over, fencing no one."""
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+
     def sequences(self) -> Sequences:
         """Return new sequence numbers, for the batches of the producer id that `take_over` has got."""
         return Sequences(lambda: self.producer_id, transactional_epoch=self.producer_epoch)
@@ -143,6 +151,45 @@ class Transactions:
             for one in topic.partitions
             if one.committed_offset >= 0
         }
+
+    def ensure_usable(self, topics: Iterable[str]) -> None:
+        """Check, without changing anything, what a transaction with offsets needs.
+
+        Brokers that do not tell the rights of a client (Kafka 2.2 and older) let it pass.
+
+        Raises:
+            ConfigError: the cluster is too old; or a right is missing, which it names.
+            KBatchError: the client may not even see the transactional id or the group.
+        """
+        self._coordinator(_TRANSACTION, self.client.options.default_api_timeout_ms)
+        self.committed()
+        described = DescribeGroupsRequest(groups=[self.name], include_authorized_operations=True)
+        (group,) = self._ask(_GROUP, ApiKey.DESCRIBE_GROUPS, described, _errors_of_groups).groups
+        asked = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        body = MetadataRequest(
+            topics=asked,
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+        )
+        answer = self.client.request(ApiKey.METADATA, body)
+        for what, wanted, told in (
+            (f"consumer group {self.name!r}", {"read": _READ}, group.authorized_operations),
+            *(
+                (
+                    f"topic {one.name!r}",
+                    {"read": _READ, "write": _WRITE},
+                    one.topic_authorized_operations,
+                )
+                for one in answer.topics
+                if not one.error_code
+            ),
+        ):
+            for right, bit in wanted.items():
+                if told != _NOT_TOLD and not told & bit:
+                    raise ConfigError(
+                        f"{self.client.options} does not let this client {right} {what}, which a transaction "
+                        "with offsets of a group needs; allow it"
+                    )
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions to the open transaction, or begin one with them."""
@@ -298,6 +345,10 @@ class Transactions:
             raise error_of(answer.error_code, asked + f": {answer.error_message or ''}")
         self._coordinators[kind] = Node(answer.node_id, answer.host, answer.port)
         return self._coordinators[kind]
+
+
+def _errors_of_groups(answer: Any) -> Iterable[int]:
+    return (one.error_code for one in answer.groups)
 
 
 def _own_error(answer: Any) -> Iterable[int]:
