@@ -26,6 +26,7 @@ from spark_kbatch.wire.protocol import (
     ApiKey,
     CreateTopicsResponse,
     DescribeConfigsResponse,
+    DescribeGroupsResponse,
     EndTxnResponse,
     FetchResponse,
     FindCoordinatorResponse,
@@ -43,6 +44,7 @@ from tests.support.wire_servers import LoopbackServer
 
 TRANSACTIONAL = 0x10
 HANG_UP = "hang up"
+READ, WRITE = 1 << 3, 1 << 4  # of Kafka's AclOperation
 
 _COORDINATORS = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 _ERRORS = {
@@ -121,6 +123,8 @@ class TransactionalCluster:
         self.ended: dict[int, bool] = {}  # transactions: whether they were committed
         self.refusals: dict[int, int] = {}  # error codes for all requests of a kind
         self.on_request: Callable[[Request], object] = lambda request: None
+        self.max_timeout_ms = 900_000
+        self.rights: dict[str, int] = {}  # of topics and groups, by name; all by default
         self.leaders: list[Node] = []  # where partitions are, with ids from 2 on; by default here
         self._producers: dict[str, _Producer] = {}
         self._transactions = 0
@@ -179,6 +183,7 @@ class TransactionalCluster:
                 ApiKey.TXN_OFFSET_COMMIT: self._commit_offsets,
                 ApiKey.END_TXN: self._end,
                 ApiKey.OFFSET_FETCH: self._fetch_offsets,
+                ApiKey.DESCRIBE_GROUPS: self._groups,
             }[ApiKey(request.api_key)]
             answer = handler(request.body, code)
             return HANG_UP if fault == "unanswered" else answer
@@ -199,6 +204,7 @@ class TransactionalCluster:
                     error_code=0 if name in self.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     name=name,
                     topic_id=self.topic_ids.get(name),
+                    topic_authorized_operations=self.rights.get(name, READ | WRITE),
                     partitions=[
                         topic.MetadataResponsePartition(
                             error_code=0, partition_index=number,
@@ -215,6 +221,18 @@ class TransactionalCluster:
     def _coordinator(self, body: Any, code: int) -> Any:
         node = self._server.node
         return FindCoordinatorResponse(error_code=code, node_id=1, host=node.host, port=node.port)
+
+    def _groups(self, body: Any, code: int) -> Any:
+        group = DescribeGroupsResponse.DescribedGroup
+        return DescribeGroupsResponse(
+            groups=[
+                group(
+                    error_code=code, group_id=name, group_state="Empty",
+                    authorized_operations=self.rights.get(name, READ),
+                )
+                for name in body.groups
+            ]
+        )  # fmt: skip
 
     def _create_topics(self, body: Any, code: int) -> Any:
         created = []
@@ -308,6 +326,8 @@ class TransactionalCluster:
     # Transactions.
 
     def _init_producer_id(self, body: Any, code: int) -> Any:
+        if body.transaction_timeout_ms > self.max_timeout_ms:
+            code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
         if code:
             return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
         name = body.transactional_id
