@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,14 @@ import pytest
 
 from spark_kbatch.errors import CommitError, ConfigError, KBatchError
 from spark_kbatch.opening.stores import begin_job
-from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.remote import exactly_once
-from spark_kbatch.spark.writer import KBatchStreamWriter, KBatchWriter, TaskMessage
+from spark_kbatch.spark.writer import KBatchWriter, TaskMessage
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey, Request
 from tests.support import draws
+from tests.support.exactly_once_driver import PREFIX, Driver
 from tests.support.spark_streams import SparkCheckpoint
 from tests.support.transactional_cluster import HANG_UP, READ, WRITE, Faults, TransactionalCluster
-
-PREFIX = "orders-to-shipped"
 
 
 @pytest.fixture
@@ -38,53 +36,6 @@ def checkpoint(tmp_path: Path) -> SparkCheckpoint:
     return SparkCheckpoint(tmp_path / "checkpoint")
 
 
-class Driver:
-    """One run of a query, or of a batch job, of which each step may be called by itself."""
-
-    def __init__(self, brokers: TransactionalCluster, **options: Any) -> None:
-        given = {
-            "kafka.bootstrap.servers": brokers.address,
-            "kafka.retry.backoff.ms": 1, "kafka.reconnect.backoff.ms": 1,
-            "kafka.reconnect.backoff.max.ms": 5,
-            "delivery.guarantee": "exactly-once", "transactional.id.prefix": PREFIX, "topic": "shipped",
-        } | {key.replace("_", "."): value for key, value in options.items()}  # fmt: skip
-        self.options = parse_write_options(
-            {key: str(value) for key, value in given.items() if value is not None}
-        )
-
-    def planned(self, *, is_micro_batch: bool = True) -> bytes:
-        """Return the job as it goes to tasks, which takes over."""
-        return pickle.dumps(begin_job(self.options, is_micro_batch=is_micro_batch))
-
-    def staged(self, planned: bytes, values: Sequence[str], query_id: str | None) -> TaskMessage:
-        """Run a task, and return its message."""
-        rows = [pa.record_batch({"value": [*values]})] if values else []
-        message = TaskMessage(pickle.loads(planned).stage(rows, query_id=query_id, run_id="run"))
-        return pickle.loads(pickle.dumps(message))  # type: ignore[no-any-return]
-
-    def commit(self, messages: Sequence[Any], number: int, checkpoint: str = "") -> None:
-        """Commit a micro-batch, in a process of its own."""
-        job = begin_job(self.options, is_micro_batch=True)
-        KBatchStreamWriter(job, checkpoint=checkpoint).commit([*messages], number)
-
-    def micro_batch(self, checkpoint: SparkCheckpoint, end: int, *, is_noted: bool = True) -> None:
-        """Run one micro-batch of numbers below `end`, in two tasks."""
-        planned = checkpoint.plan(end)
-        values = [str(number) for number in range(planned.start, planned.end)]
-        job = self.planned()
-        messages = [
-            self.staged(job, values[task::2], checkpoint.query_id) for task in range(2)
-        ]  # fmt: skip
-        self.commit(messages, planned.number, str(checkpoint.folder))
-        if is_noted:
-            checkpoint.note(planned.number)
-
-    def batch(self, values: Sequence[str]) -> None:
-        """Run a batch job."""
-        job = self.planned(is_micro_batch=False)
-        KBatchWriter(pickle.loads(job)).commit([self.staged(job, values, None)])
-
-
 def shipped(brokers: TransactionalCluster, topic: str = "shipped") -> list[int]:
     """Return what a consumer of committed records sees."""
     found = [record.value for of in brokers.committed(topic) for record in of]
@@ -97,7 +48,7 @@ def shipped(brokers: TransactionalCluster, topic: str = "shipped") -> list[int]:
 def test_micro_batches_are_transactions_with_their_progress(
     brokers: TransactionalCluster, checkpoint: SparkCheckpoint
 ) -> None:
-    driver = Driver(brokers, compression_type="zstd")
+    driver = Driver(brokers.address, compression_type="zstd")
     for end in (10, 11, 30):
         driver.micro_batch(checkpoint, end)
     assert shipped(brokers) == [*range(30)]
@@ -110,30 +61,30 @@ def test_micro_batches_are_transactions_with_their_progress(
 def test_repeated_micro_batch_is_skipped_with_a_new_driver(
     brokers: TransactionalCluster, checkpoint: SparkCheckpoint
 ) -> None:
-    Driver(brokers).micro_batch(checkpoint, 10, is_noted=False)
-    Driver(brokers).micro_batch(checkpoint, 10)
-    Driver(brokers).micro_batch(checkpoint, 20)
+    Driver(brokers.address).micro_batch(checkpoint, 10, is_noted=False)
+    Driver(brokers.address).micro_batch(checkpoint, 10)
+    Driver(brokers.address).micro_batch(checkpoint, 20)
     assert shipped(brokers) == [*range(20)]
 
 
 def test_restored_checkpoint_is_refused_and_an_option_decides(
     brokers: TransactionalCluster, checkpoint: SparkCheckpoint, tmp_path: Path
 ) -> None:
-    Driver(brokers).micro_batch(checkpoint, 10)
+    Driver(brokers.address).micro_batch(checkpoint, 10)
     copy = checkpoint.copied_to(tmp_path / "copy")
-    Driver(brokers).micro_batch(checkpoint, 20)
+    Driver(brokers.address).micro_batch(checkpoint, 20)
     with pytest.raises(CommitError, match=f"micro-batch 1 of {copy.query_id} is no repetition"):
-        Driver(brokers).micro_batch(copy, 30)
+        Driver(brokers.address).micro_batch(copy, 30)
     assert shipped(brokers) == [*range(20)]
-    Driver(brokers, resolve_micro_batch=f"skip {copy.query_id} 1").micro_batch(copy, 30)
-    Driver(brokers).micro_batch(copy, 40)
+    Driver(brokers.address, resolve_micro_batch=f"skip {copy.query_id} 1").micro_batch(copy, 30)
+    Driver(brokers.address).micro_batch(copy, 40)
     assert shipped(brokers) == [*range(20), *range(30, 40)]
 
 
 def test_first_micro_batch_is_noted_even_without_rows(
     brokers: TransactionalCluster, checkpoint: SparkCheckpoint
 ) -> None:
-    driver = Driver(brokers)
+    driver = Driver(brokers.address)
     for end in (0, 0, 5, 5, 9):
         driver.micro_batch(checkpoint, end)
     assert shipped(brokers) == [*range(9)]
@@ -144,13 +95,13 @@ def test_first_micro_batch_is_noted_even_without_rows(
 def test_micro_batch_above_0_without_progress_is_refused_and_an_option_decides(
     brokers: TransactionalCluster, checkpoint: SparkCheckpoint
 ) -> None:
-    driver, query = Driver(brokers), checkpoint.query_id
+    driver, query = Driver(brokers.address), checkpoint.query_id
     driver.micro_batch(checkpoint, 10)
     brokers.offsets.clear()  # offsets.retention.minutes
     said = rf"micro-batch 1 of {query} is refused: under the prefix '{PREFIX}' no earlier one"
     with pytest.raises(CommitError, match=said):
         driver.micro_batch(checkpoint, 20)
-    Driver(brokers, resolve_micro_batch=f"skip {query} 1").micro_batch(checkpoint, 20)
+    Driver(brokers.address, resolve_micro_batch=f"skip {query} 1").micro_batch(checkpoint, 20)
     driver.micro_batch(checkpoint, 30)
     assert shipped(brokers) == [*range(10), *range(20, 30)]
 
@@ -158,13 +109,13 @@ def test_micro_batch_above_0_without_progress_is_refused_and_an_option_decides(
 def test_other_query_under_a_prefix_is_refused_and_an_option_decides(
     brokers: TransactionalCluster, checkpoint: SparkCheckpoint, tmp_path: Path
 ) -> None:
-    driver, other = Driver(brokers), SparkCheckpoint(tmp_path / "other")
+    driver, other = Driver(brokers.address), SparkCheckpoint(tmp_path / "other")
     driver.micro_batch(checkpoint, 10)
     with pytest.raises(CommitError) as error:
         driver.micro_batch(other, 20)
     for one in (checkpoint.query_id, other.query_id, PREFIX, f"write {other.query_id} 0"):
         assert one in str(error.value)
-    Driver(brokers, resolve_micro_batch=f"write {other.query_id} 0").micro_batch(other, 20)
+    Driver(brokers.address, resolve_micro_batch=f"write {other.query_id} 0").micro_batch(other, 20)
     driver.micro_batch(other, 30)
     assert shipped(brokers) == sorted([*range(10), *range(30)])
     with pytest.raises(CommitError, match="A prefix belongs to one query"):
@@ -175,7 +126,7 @@ def test_rows_that_name_their_topics_keep_one_progress(
     brokers: TransactionalCluster, checkpoint: SparkCheckpoint
 ) -> None:
     brokers.create_topic("other", 1)
-    driver = Driver(brokers, topic=None)
+    driver = Driver(brokers.address, topic=None)
 
     def micro_batch(number: int, topics: dict[str, str]) -> None:
         rows = [pa.record_batch({"topic": [*topics.values()], "value": [*topics]})]
@@ -194,18 +145,18 @@ def test_rows_that_name_their_topics_keep_one_progress(
 
 def test_batch_jobs_write_each_version_of_a_name_once(brokers: TransactionalCluster) -> None:
     for version in (7, 7, 8, 3):
-        Driver(brokers, txnAppId="job", txnVersion=version).batch([str(version)])
+        Driver(brokers.address, txnAppId="job", txnVersion=version).batch([str(version)])
     assert shipped(brokers) == [7, 8]
     brokers.create_topic("other", 1)
-    Driver(brokers, txnAppId="job", txnVersion=1, topic="other").batch(["1"])
+    Driver(brokers.address, txnAppId="job", txnVersion=1, topic="other").batch(["1"])
     assert shipped(brokers, "other") == [1]
     with pytest.raises(CommitError, match="version 9 of new@shipped is refused"):
-        Driver(brokers, txnAppId="new", txnVersion=9).batch(["9"])
+        Driver(brokers.address, txnAppId="new", txnVersion=9).batch(["9"])
 
 
 def test_batch_job_without_a_name_is_one_transaction(brokers: TransactionalCluster) -> None:
-    Driver(brokers).batch(["1", "2", "3"])
-    Driver(brokers).batch([])
+    Driver(brokers.address).batch(["1", "2", "3"])
+    Driver(brokers.address).batch([])
     assert shipped(brokers) == [1, 2, 3]
     assert list(brokers.ended.values()) == [True]
     assert not brokers.offsets[PREFIX]
@@ -215,14 +166,14 @@ def test_batches_that_a_topic_would_refuse_are_divided_by_the_task(
     brokers: TransactionalCluster,
 ) -> None:
     brokers.max_message_bytes = 500
-    Driver(brokers).batch([str(number) for number in range(1000)])
+    Driver(brokers.address).batch([str(number) for number in range(1000)])
     assert shipped(brokers) == [*range(1000)]
 
 
 def test_missing_topic_is_created_by_the_first_rows(
     brokers: TransactionalCluster, checkpoint: SparkCheckpoint
 ) -> None:
-    Driver(brokers, topic="new", num_partitions=3).micro_batch(checkpoint, 10)
+    Driver(brokers.address, topic="new", num_partitions=3).micro_batch(checkpoint, 10)
     assert len(brokers.topics["new"]) == 3
     assert shipped(brokers, "new") == [*range(10)]
 
@@ -230,7 +181,7 @@ def test_missing_topic_is_created_by_the_first_rows(
 def test_topic_that_was_recreated_while_tasks_ran_is_refused(
     brokers: TransactionalCluster, checkpoint: SparkCheckpoint
 ) -> None:
-    driver = Driver(brokers)
+    driver = Driver(brokers.address)
     message = driver.staged(driver.planned(), ["1"], "query")
     brokers.create_topic("shipped", 2)
     with pytest.raises(CommitError, match=r"'shipped' .* was deleted while the job ran"):
@@ -245,7 +196,7 @@ def test_topic_that_was_recreated_while_tasks_ran_is_refused(
 def test_task_above_the_drivers_bytes_fails_at_once_and_so_does_their_sum(
     brokers: TransactionalCluster,
 ) -> None:
-    driver = Driver(brokers, exactly_once_driver_bytes=3000, batch_size=500)
+    driver = Driver(brokers.address, exactly_once_driver_bytes=3000, batch_size=500)
     job = driver.planned()
     with pytest.raises(CommitError, match="a task has 3") as error:
         driver.staged(job, ["x" * 100] * 1000, "query")
@@ -265,7 +216,7 @@ def test_metadata_of_progress_stays_below_the_brokers_limit(
     names = [f"{number}{'t' * 240}" for number in range(8)]
     for name in names:
         brokers.create_topic(name, 1)
-    driver = Driver(brokers, topic=None, txnAppId="ü" * 999, txnVersion=1)
+    driver = Driver(brokers.address, topic=None, txnAppId="ü" * 999, txnVersion=1)
     rows = [pa.record_batch({"topic": names, "value": ["1"] * 8})]
     for _ in range(2):
         job = driver.planned(is_micro_batch=False)
@@ -283,7 +234,7 @@ def test_take_over_happens_once_a_writer_and_not_in_the_commits(
 ) -> None:
     asked: list[int] = []
     brokers.on_request = lambda request: asked.append(request.api_key)
-    driver = Driver(brokers)
+    driver = Driver(brokers.address)
     job = begin_job(driver.options, is_micro_batch=True)
     assert ApiKey.INIT_PRODUCER_ID not in asked
     first, second = pickle.dumps(job), pickle.dumps(job)
@@ -296,7 +247,7 @@ def test_take_over_happens_once_a_writer_and_not_in_the_commits(
 def test_zombie_driver_is_fenced_by_the_epoch_of_its_rows(
     brokers: TransactionalCluster, checkpoint: SparkCheckpoint
 ) -> None:
-    zombie, driver = Driver(brokers), Driver(brokers)
+    zombie, driver = Driver(brokers.address), Driver(brokers.address)
     driver.micro_batch(checkpoint, 10)
     message = zombie.staged(zombie.planned(), ["10"], checkpoint.query_id)
     driver.planned()
@@ -308,7 +259,7 @@ def test_zombie_driver_is_fenced_by_the_epoch_of_its_rows(
 
 
 def test_messages_of_two_writers_are_refused(brokers: TransactionalCluster) -> None:
-    driver = Driver(brokers)
+    driver = Driver(brokers.address)
     messages = [driver.staged(driver.planned(), ["1"], "query") for _ in range(2)]
     with pytest.raises(CommitError, match="another driver has run the same micro-batch"):
         driver.commit(messages, 0)
@@ -353,7 +304,7 @@ def test_missing_right_is_refused_by_name_before_anything_is_changed(
     asked: list[int] = []
     brokers.on_request = lambda request: asked.append(request.api_key)
     with pytest.raises(ConfigError, match=said):
-        begin_job(Driver(brokers).options, is_micro_batch=True)
+        begin_job(Driver(brokers.address).options, is_micro_batch=True)
     assert ApiKey.INIT_PRODUCER_ID not in asked
 
 
@@ -362,8 +313,8 @@ def test_time_out_above_the_brokers_is_refused_with_both_names(
 ) -> None:
     brokers.max_timeout_ms = 30_000
     with pytest.raises(ConfigError, match=r"'transaction\.timeout\.ms' is 60000, .*max\.timeout"):
-        Driver(brokers).planned()
-    Driver(brokers, transaction_timeout_ms=30_000).planned()
+        Driver(brokers.address).planned()
+    Driver(brokers.address, transaction_timeout_ms=30_000).planned()
 
 
 @pytest.mark.parametrize(
@@ -375,7 +326,7 @@ def test_options_that_contradict_exactly_once_are_refused(
     brokers: TransactionalCluster, options: dict[str, str]
 ) -> None:
     with pytest.raises(ConfigError, match="'exactly-once', which needs acks=all"):
-        begin_job(Driver(brokers, **options).options)
+        begin_job(Driver(brokers.address, **options).options)
 
 
 def test_group_that_something_else_uses_is_refused(
@@ -385,7 +336,7 @@ def test_group_that_something_else_uses_is_refused(
         brokers.offsets[PREFIX] = {("shipped", 0): (3, metadata)}
         brokers.leader_epochs[PREFIX, "shipped", 0] = -1
         with pytest.raises(ConfigError, match="offsets that no write has committed"):
-            Driver(brokers).micro_batch(checkpoint, 10)
+            Driver(brokers.address).micro_batch(checkpoint, 10)
 
 
 # Answers that are lost.
@@ -410,7 +361,7 @@ def lose(brokers: TransactionalCluster, api_key: ApiKey, then: Callable[[], Any]
 def test_commit_whose_answer_is_lost_while_another_driver_takes_over_is_found(
     brokers: TransactionalCluster, checkpoint: SparkCheckpoint
 ) -> None:
-    driver, other = Driver(brokers), Driver(brokers)
+    driver, other = Driver(brokers.address), Driver(brokers.address)
     driver.micro_batch(checkpoint, 10)
     lose(brokers, ApiKey.END_TXN, lambda: other.planned())
     driver.micro_batch(checkpoint, 20, is_noted=False)
@@ -422,7 +373,7 @@ def test_commit_whose_answer_is_lost_while_another_driver_takes_over_is_found(
 def test_batch_job_without_a_name_says_that_its_outcome_is_unknown(
     brokers: TransactionalCluster,
 ) -> None:
-    driver, other = Driver(brokers), Driver(brokers)
+    driver, other = Driver(brokers.address), Driver(brokers.address)
     lose(brokers, ApiKey.END_TXN, lambda: other.planned())
     with pytest.raises(CommitError, match=r"it is not known whether it is visible: .*txnAppId"):
         driver.batch(["1"])
@@ -432,7 +383,7 @@ def test_batch_job_without_a_name_says_that_its_outcome_is_unknown(
 def test_commit_that_is_not_answered_in_time_aborts_nothing_and_is_found_later(
     brokers: TransactionalCluster, checkpoint: SparkCheckpoint
 ) -> None:
-    driver = Driver(brokers, **{"kafka.default.api.timeout.ms": 300})
+    driver = Driver(brokers.address, **{"kafka.default.api.timeout.ms": 300})
     is_down = False
     whole = brokers._server._answer
 
@@ -448,7 +399,7 @@ def test_commit_that_is_not_answered_in_time_aborts_nothing_and_is_found_later(
     with pytest.raises(CommitError, match=r"it is not known whether it is visible.*it is skipped"):
         driver.micro_batch(checkpoint, 10)
     brokers._server._answer = whole
-    Driver(brokers).micro_batch(checkpoint, 10)
+    Driver(brokers.address).micro_batch(checkpoint, 10)
     assert shipped(brokers) == [*range(10)]
     assert list(brokers.ended.values()) == [True]
 
@@ -462,7 +413,7 @@ def test_rows_are_there_once_whatever_requests_and_drivers_are_lost(
     end = 0
     for _ in range(25):
         end += rng.randrange(1, 20)
-        driver = Driver(brokers, **{"kafka.default.api.timeout.ms": 3000})
+        driver = Driver(brokers.address, **{"kafka.default.api.timeout.ms": 3000})
         for is_noted in (*[False] * rng.randrange(2), True):
             try:
                 driver.micro_batch(checkpoint, end, is_noted=is_noted)
@@ -472,8 +423,8 @@ def test_rows_are_there_once_whatever_requests_and_drivers_are_lost(
         assert committed == [*range(len(committed))]
     brokers.faults = Faults()
     planned = checkpoint.plan(end)
-    Driver(brokers).micro_batch(checkpoint, max(end, planned.end))
+    Driver(brokers.address).micro_batch(checkpoint, max(end, planned.end))
     if planned.end < end:
-        Driver(brokers).micro_batch(checkpoint, end)
+        Driver(brokers.address).micro_batch(checkpoint, end)
     assert shipped(brokers) == [*range(end)]
     assert not brokers.has_open_transaction

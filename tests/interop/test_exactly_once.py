@@ -1,0 +1,214 @@
+"""Exactly once from Spark into a real broker, read all the time by a consumer of committed records."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+
+from spark_kbatch.errors import CommitError
+from spark_kbatch.remote import exactly_once
+from spark_kbatch.remote.batch_producer import BatchProducer
+from spark_kbatch.remote.client import close_idle_clients
+from spark_kbatch.remote.transactions import Transactions
+from tests.support.exactly_once_driver import Driver
+from tests.support.kafka import Broker, Kafka
+from tests.support.spark_streams import SparkCheckpoint
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def broker(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that soon aborts what takes too long."""
+    with Broker(
+        kafka,
+        tmp_path_factory.mktemp("broker"),
+        transaction_abort_timed_out_transaction_cleanup_interval_ms=200,
+    ) as broker:
+        yield broker
+
+
+class Reader:
+    """A consumer of committed records, in a thread of its own."""
+
+    def __init__(self, broker: Broker, *topics: str) -> None:
+        self.found: dict[str, list[int]] = defaultdict(list)
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": broker.address, "group.id": f"reader-of-{topics[0]}",
+                "isolation.level": "read_committed", "auto.offset.reset": "earliest",
+            }
+        )  # fmt: skip
+        self._consumer.subscribe([*topics])
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while not self._is_over.is_set():
+            message = self._consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self.found[message.topic()].append(int(message.value()))
+        self._consumer.close()
+
+    def ensure(self, topic: str, wanted: range) -> None:
+        """Wait until the numbers were read, each once, and see that no other follows."""
+        with contextlib.suppress(AssertionError):
+            until(lambda: len(self.found[topic]) >= len(wanted), timeout_s=30)
+        time.sleep(0.3)
+        assert sorted(self.found[topic]) == [*wanted]
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def reader(broker: Broker, topic: str) -> Iterator[Reader]:
+    exactly_once._answered.clear()
+    broker.create_topic(topic, partitions=3)
+    reader = Reader(broker, topic)
+    yield reader
+    reader.close()
+    close_idle_clients()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> SparkCheckpoint:
+    return SparkCheckpoint(tmp_path / "checkpoint")
+
+
+def driver_of(broker: Broker, topic: str, **options: object) -> Driver:
+    given = {"topic": topic, "transactional.id.prefix": f"to-{topic}"} | options
+    return Driver(broker.address, **given)
+
+
+def test_micro_batches_and_their_repetitions(
+    broker: Broker, topic: str, reader: Reader, checkpoint: SparkCheckpoint
+) -> None:
+    for end in range(0, 300, 10):
+        driver = driver_of(broker, topic, compression_type="zstd")
+        driver.micro_batch(checkpoint, end, is_noted=end % 40 != 0)
+    driver.micro_batch(checkpoint, 290)
+    reader.ensure(topic, range(290))
+
+
+def test_twin_drivers_write_each_row_once_or_fail(
+    broker: Broker, topic: str, reader: Reader, checkpoint: SparkCheckpoint
+) -> None:
+    """Both run from one checkpoint, as fast as they can."""
+    errors: list[CommitError] = []
+    end = 400
+
+    def run() -> None:
+        driver = driver_of(broker, topic)
+        while checkpoint.plan(end).start < end:
+            try:
+                driver.micro_batch(checkpoint, checkpoint.plan(end).start + 10)
+            except CommitError as error:
+                errors.append(error)
+
+    checkpoint.plan(10)
+    twins = [threading.Thread(target=run) for _ in range(2)]
+    for one in twins:
+        one.start()
+    for one in twins:
+        one.join(120)
+    assert errors
+    reader.ensure(topic, range(end))
+
+
+def test_frozen_driver_is_fenced_and_its_rows_are_never_seen(
+    broker: Broker, topic: str, reader: Reader, checkpoint: SparkCheckpoint
+) -> None:
+    driver, frozen = driver_of(broker, topic), driver_of(broker, topic)
+    driver.micro_batch(checkpoint, 10)
+    message = frozen.staged(frozen.planned(), ["10", "11"], checkpoint.query_id)
+    driver.micro_batch(checkpoint, 12)
+    driver.micro_batch(checkpoint, 20)
+    with pytest.raises(CommitError, match="nothing is visible"):
+        frozen.commit([message], 1)
+    message = frozen.staged(frozen.planned(), ["20"], checkpoint.query_id)
+    driver.planned()
+    with pytest.raises(CommitError, match="has taken over the prefix"):
+        frozen.commit([message], 3)
+    reader.ensure(topic, range(20))
+
+
+@pytest.mark.parametrize("step", [BatchProducer.flush, Transactions.add_offsets, Transactions.end])
+def test_transaction_that_takes_too_long_is_aborted_and_repeated(
+    broker: Broker,
+    topic: str,
+    reader: Reader,
+    checkpoint: SparkCheckpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    step: object,
+) -> None:
+    driver, slow = driver_of(broker, topic), driver_of(broker, topic, transaction_timeout_ms=1000)
+    driver.micro_batch(checkpoint, 10)
+    kind = BatchProducer if step is BatchProducer.flush else Transactions
+
+    def slowly(*args: object, **named: object) -> object:
+        time.sleep(2.5)
+        return step(*args, **named)  # type: ignore[operator]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, step.__name__, slowly)  # type: ignore[attr-defined]
+        with pytest.raises(CommitError, match=r"nothing is visible.*transaction\.timeout\.ms=1000"):
+            slow.micro_batch(checkpoint, 20)
+    driver.micro_batch(checkpoint, 20)
+    driver.micro_batch(checkpoint, 30)
+    reader.ensure(topic, range(30))
+
+
+def test_commit_of_which_nothing_is_heard_is_found_by_its_progress(
+    broker: Broker,
+    topic: str,
+    reader: Reader,
+    checkpoint: SparkCheckpoint,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its answer is lost, and another driver takes over before it asks again."""
+    driver, other = driver_of(broker, topic), driver_of(broker, topic)
+    end = Transactions.end
+
+    def lost(self: Transactions, *, commit: bool, timeout_ms: int | None = None) -> None:
+        end(self, commit=commit, timeout_ms=timeout_ms)
+        self._has_offsets = True
+        other.planned()
+        end(self, commit=commit, timeout_ms=timeout_ms)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transactions, "end", lost)
+        driver.micro_batch(checkpoint, 10, is_noted=False)
+    other.micro_batch(checkpoint, 10)
+    other.micro_batch(checkpoint, 20)
+    reader.ensure(topic, range(20))
+
+
+def test_restored_and_copied_checkpoints_are_refused(
+    broker: Broker, topic: str, reader: Reader, checkpoint: SparkCheckpoint, tmp_path: Path
+) -> None:
+    driver = driver_of(broker, topic)
+    driver.micro_batch(checkpoint, 10)
+    copy, older = (checkpoint.copied_to(tmp_path / name) for name in ("copy", "older"))
+    driver.micro_batch(checkpoint, 20)
+    driver.micro_batch(checkpoint, 30)
+    for one in (copy, older):
+        with pytest.raises(CommitError, match="is no repetition"):
+            driver.micro_batch(one, 40)
+    reader.ensure(topic, range(30))
+
+
+def test_rows_of_16_mib_go_through_the_driver(broker: Broker, topic: str, reader: Reader) -> None:
+    rows = [f"{number:0100d}" for number in range(160_000)]
+    driver_of(broker, topic).batch(rows)
+    reader.ensure(topic, range(160_000))
