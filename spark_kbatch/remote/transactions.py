@@ -161,7 +161,9 @@ class Transactions:
             ConfigError: the cluster is too old; or a right is missing, which it names.
             KBatchError: the client may not even see the transactional id or the group.
         """
-        self._coordinator(_TRANSACTION, self.client.options.default_api_timeout_ms)
+        # A new cluster first creates the topic of transactions.
+        wanted = FindCoordinatorRequest(key=self.name, key_type=_TRANSACTION)
+        self._ask(_TRANSACTION, ApiKey.FIND_COORDINATOR, wanted, _own_error, last_version=3)
         self.committed()
         described = DescribeGroupsRequest(groups=[self.name], include_authorized_operations=True)
         (group,) = self._ask(_GROUP, ApiKey.DESCRIBE_GROUPS, described, _errors_of_groups).groups

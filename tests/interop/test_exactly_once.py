@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -17,8 +21,11 @@ from spark_kbatch.remote import exactly_once
 from spark_kbatch.remote.batch_producer import BatchProducer
 from spark_kbatch.remote.client import close_idle_clients
 from spark_kbatch.remote.transactions import Transactions
+from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK
+from tests.support import builders
 from tests.support.exactly_once_driver import Driver
 from tests.support.kafka import Broker, Kafka
+from tests.support.killed_exactly_once import STEPS, topic_of
 from tests.support.spark_streams import SparkCheckpoint
 from tests.support.waiting import until
 
@@ -212,3 +219,62 @@ def test_rows_of_16_mib_go_through_the_driver(broker: Broker, topic: str, reader
     rows = [f"{number:0100d}" for number in range(160_000)]
     driver_of(broker, topic).batch(rows)
     reader.ensure(topic, range(160_000))
+
+
+# Through Spark.
+
+
+def running(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    """Start the queries in a process of their own."""
+    with (folder / "output").open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.support.killed_exactly_once", str(folder), *words],
+            cwd=folder,
+            env=os.environ
+            | SHORT_LIVED_SPARK
+            | {"PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def kill_all(driver: subprocess.Popen[bytes], folder: Path) -> None:
+    """Kill the driver and its JVM first, so that nothing is left to react to the other kills."""
+    groups = {int(path.read_text()) for path in folder.glob("*.reached")}
+    for group in (driver.pid, *groups):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def test_streams_killed_at_each_step_write_each_row_once(broker: Broker, tmp_path: Path) -> None:
+    numbers = range(100)
+    with builders.a_cluster(tmp_path / "in", topics={"orders": 2}) as source:
+        with source.producer() as producer:
+            for number in numbers:
+                producer.send("orders", b"%d" % number)
+    (tmp_path / "in" / "cluster").rename(tmp_path / "source")
+    topics = [topic_of(step) for step in STEPS]
+    for topic in topics:
+        broker.create_topic(topic, partitions=2)
+    reader = Reader(broker, *topics)
+    try:
+        reached = [tmp_path / f"{step}.reached" for step in STEPS]
+        with running(tmp_path, broker.address, "stop") as driver:
+            try:
+                until(
+                    lambda: all(path.exists() for path in reached) or driver.poll() is not None,
+                    timeout_s=400,
+                )
+                assert driver.poll() is None, (tmp_path / "output").read_text()
+            finally:
+                kill_all(driver, tmp_path)
+        seen = {topic: len(found) for topic, found in reader.found.items()}
+        assert all(seen[topic] < len(numbers) for topic in topics)
+
+        with running(tmp_path, broker.address) as driver:
+            assert driver.wait(400) == 0, (tmp_path / "output").read_text()
+        for topic in topics:
+            reader.ensure(topic, numbers)
+    finally:
+        reader.close()
