@@ -168,8 +168,9 @@ FORBIDDEN_KAFKA_KEYS = {
     "value.serializer": "values are written as they are, string or binary",
     "enable.auto.commit": "offsets are given by options, and nothing is committed but with 'commit.group.id'",
     "interceptor.classes": "there is no Java client to intercept",
-    "transactional.id": "every job in a folder or a bucket is a transaction, and a stream is identified by "
-    "its query; on a real cluster give 'delivery.guarantee' = 'exactly-once' and 'transactional.id.prefix'",
+    "transactional.id": "every job in a folder or a bucket is a transaction, and a stream is "
+    "identified by its query; on a real cluster give 'delivery.guarantee' = 'exactly-once' and "
+    "'transactional.id.prefix'",
 }
 
 

@@ -257,7 +257,7 @@ EMBEDDED_WRITE_KEYS = (
     "auto.create.topics.enable", "log.dirs", "adopt.min.bytes", "overwrite.delete.delay.ms", "flush", "staging.retention.ms",
     "commits.retention.bytes", "transactional.id.expiration.ms",
 )  # fmt: skip
-# Options that mean something where each row is written once; those of transactions in a real cluster.
+# Options of places that write each row once; those of transactions in a real cluster.
 EXACTLY_ONCE_KEYS = ("txnAppId", "txnVersion", "resolve.micro.batch")
 TRANSACTION_KEYS = ("transactional.id.prefix", "exactly.once.driver.bytes")
 # Keys of Kafka's producer that mean something with a real cluster alone; as in Spark's connector they need
@@ -273,8 +273,8 @@ def _ensure_no_embedded_keys(given: Given, cluster: ClusterOptions) -> None:
     for key in EMBEDDED_WRITE_KEYS:
         if key in given:
             raise ConfigError(
-                f"option {key!r} is not supported with a real cluster ({cluster}): it means something for "
-                "a cluster in a folder or a bucket alone; leave it out"
+                f"option {key!r} is not supported with a real cluster ({cluster}): it means something "
+                "for a cluster in a folder or a bucket alone; leave it out"
             )
 
 
@@ -288,13 +288,14 @@ def _ensure_guarantee_fits(given: Given, place: ClusterOptions | str) -> None:
     if guarantee == "exactly-once":
         if is_remote and "transactional.id.prefix" not in given:
             raise ConfigError(
-                "option 'delivery.guarantee' is 'exactly-once', and 'transactional.id.prefix' is not given: it "
-                f"names the transactional id and the consumer group in {place} for this query alone"
+                "option 'delivery.guarantee' is 'exactly-once', and 'transactional.id.prefix' is not "
+                f"given: it names the transactional id and the consumer group in {place} for this query "
+                "alone"
             )
     elif guarantee and not is_remote:
         raise ConfigError(
-            f"option 'delivery.guarantee' is {guarantee!r}, but a write to {place} is always exactly-once: "
-            "leave the option out"
+            f"option 'delivery.guarantee' is {guarantee!r}, but a write to {place} is always "
+            "exactly-once: leave the option out"
         )
     else:
         for key in (*(EXACTLY_ONCE_KEYS if is_remote else ()), *TRANSACTION_KEYS):

@@ -1,9 +1,9 @@
 """A Spark job's write to a real Kafka cluster in one transaction: all of its rows once, or none.
 
-    job = ExactlyOnceJob.begin(options)     # driver: checks the options, the topic, versions and rights
-    pickle.dumps(job)                       # driver: InitProducerId, once for each job
-    staged = job.stage(rows)                # each task: encodes and compresses its batches, and sends nothing
-    job.commit_micro_batch([staged], 7)     # driver, another process: sends the batches and its progress
+    job = ExactlyOnceJob.begin(options)   # driver: checks the options, the topic, versions, rights
+    pickle.dumps(job)                     # driver: InitProducerId, once for each job
+    staged = job.stage(rows)              # each task: encodes its batches, and sends nothing
+    job.commit_micro_batch([staged], 7)   # driver, another process: sends batches and progress
 
 Tasks return finished batches, which go through the driver: up to `exactly.once.driver.bytes`. So no
 attempt of a task leaves anything in the cluster, whether it failed, ran twice, or is still running.
@@ -20,21 +20,22 @@ attempt of a task leaves anything in the cluster, whether it failed, ran twice, 
                                             AddPartitionsToTxn, Produce, AddOffsetsToTxn,
                                             TxnOffsetCommit of N + 1, EndTxn
 
-The epoch is that of the rows, not of the process that commits: Spark builds another job for the commit, and a
-driver that was frozen since its tasks ran must not fence the one that took its place.
+The epoch is that of the rows, not of the process that commits: Spark builds another job for the
+commit, and a driver that was frozen since its tasks ran must not fence the one that took its place.
 
-The offset N + 1 belongs to partition 0 of the option `topic`, or of the first topic that is written. Its
-metadata says of what:
+The offset N + 1 belongs to partition 0 of the option `topic`, or of the first topic that is
+written. Its metadata says of what, in at most 4,096 characters, the brokers' limit:
 
-    {"id": query, or NAME@TOPIC of a txnAppId, **Evidence}      at most 4,096 characters, the brokers' limit
+    {"id": query, or NAME@TOPIC of a txnAppId, **Evidence}
 
-If EndTxn gets no answer, or the answer that another driver has taken over, the transaction may have been committed.
-Nothing aborts it any more: the progress, which is committed with it, tells.
+If EndTxn gets no answer, or the answer that another driver has taken over, the transaction may have
+been committed. Nothing aborts it any more: the progress, which is committed with it, tells.
 
-A cluster forgets offsets that were not committed for offsets.retention.minutes (7 days). A micro-batch above 0
-without progress is therefore refused; and the first micro-batch of a query is noted even if it has no rows.
+A cluster forgets offsets that were not committed for offsets.retention.minutes (7 days). A
+micro-batch above 0 without progress is therefore refused; and the first micro-batch of a query is
+noted even if it has no rows.
 
-Source: KIP-98, KIP-447; Kafka core/.../server/KafkaApis.scala (handleTxnOffsetCommitRequest: rights).
+Source: KIP-98, KIP-447; Kafka core/.../server/KafkaApis.scala (handleTxnOffsetCommitRequest).
 """
 
 from __future__ import annotations
@@ -115,14 +116,15 @@ class Progress(NamedTuple):
 
     @classmethod
     def of(cls, found: OffsetAndMetadata, prefix: str) -> Progress:
-        """Return what an offset's metadata has; raises ConfigError if something else committed it."""
+        """Return what an offset's metadata has; raises ConfigError if another one wrote it."""
         where = f"the offset of group {prefix!r}"
         try:
             kept = StoredObject(json.loads(found.metadata), where, damaged=ConfigError)
             return cls(kept.text("id"), found.offset - 1, Evidence.of(kept))
         except ValueError as error:
             raise ConfigError(
-                f"option 'transactional.id.prefix' is {prefix!r}, a consumer group with offsets that no "
+                f"option 'transactional.id.prefix' is {prefix!r}, a consumer group with offsets "
+                "that no "
                 f"write has committed ({error}); give another prefix"
             ) from None
 
@@ -153,11 +155,12 @@ class ExactlyOnceJob(WholeJob):
         """Check a write on the driver; raises as `RemoteJob.begin`.
 
         Raises:
-            ConfigError: an option contradicts exactly once; the cluster is too old, or refuses this client.
+            ConfigError: an option contradicts exactly once; the cluster is too old, or refuses it.
         """
         if not producer_config(options).enable_idempotence:
             raise ConfigError(
-                "option 'delivery.guarantee' is 'exactly-once', which needs acks=all, enable.idempotence=true, "
+                "option 'delivery.guarantee' is 'exactly-once', which needs acks=all, "
+                "enable.idempotence=true, "
                 "retries of at least 1, and at most 5 requests in flight; leave these options out"
             )
         RemoteJob.begin(options, overwrite=overwrite, is_micro_batch=is_micro_batch)
@@ -186,7 +189,7 @@ class ExactlyOnceJob(WholeJob):
         return Transactions(client, self._prefix, timeout_ms=timeout_ms)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Take over from earlier drivers, once: what goes to tasks is pickled, and the commit's job is not."""
+        """Take over from earlier drivers, once: the job of tasks is pickled, the commit's is not."""
         if self.id is None:
             with leased(self._cluster) as client, self._explained():
                 transactions = self._transactions(client)
@@ -229,14 +232,14 @@ class ExactlyOnceJob(WholeJob):
 
         Args:
             staged: by all tasks, in their order.
-            attempt: what the progress says; without it none is kept, and a repetition is not noticed.
+            attempt: what the progress says; without it none is kept, nor a repetition noticed.
 
         Returns:
             False if it was skipped as a duplicate.
 
         Raises:
-            CommitError: its rows are too large, another driver has taken over, it took too long, or it is no
-                repetition and may not follow; says whether anything is visible.
+            CommitError: its rows are too large, another driver has taken over, it took too long,
+                or it is no repetition and may not follow; says whether anything is visible.
             KBatchError: a batch was refused; nothing is visible.
         """
         batches = [batch for one in staged for batch in one.extents]
@@ -253,21 +256,22 @@ class ExactlyOnceJob(WholeJob):
                 is_skipped = self._is_repetition(attempt, known)
                 if is_skipped and any(one.id == attempt.id for one in known):
                     return False
-                # A micro-batch that a user skips is noted, or the next one would be refused as well.
+                # What a user skips is noted, or the next one would be refused as well.
                 batches = [] if is_skipped else batches
                 progress = Progress(attempt.id, attempt.number, attempt.evidence)
             self._send(transactions, batches, progress)
         return progress is None or bool(batches)
 
     def abort(self, staged: Sequence[StagedRows]) -> None:
-        """Do nothing: tasks leave nothing, and a commit that failed has aborted what was not decided."""
+        """Do nothing: tasks leave nothing, and a commit that failed has aborted what it could."""
 
     def _claim_of(self, staged: Sequence[StagedRows]) -> Claim:
         claims = {one.job for one in staged}
         if len(claims) != 1 or None in claims:
             raise CommitError(
                 NOTHING_VISIBLE,
-                f"its tasks belong to {len(claims)} writers ({claims}), where one is right: another driver "
+                f"its tasks belong to {len(claims)} writers ({claims}), where one is right: "
+                "another driver "
                 "has run the same micro-batch",
             )
         (claim,) = claims
@@ -293,9 +297,12 @@ class ExactlyOnceJob(WholeJob):
             )
         elif attempt.number > 0 and not attempt.app_id:
             why = (
-                f"under the prefix {self._prefix!r} no earlier one is known: the query has written without "
-                "'exactly-once' so far, or under another prefix, or its topic was deleted, or the cluster "
-                "forgot the group's offsets after offsets.retention.minutes. So it cannot be told whether the "
+                f"under the prefix {self._prefix!r} no earlier one is known: the query has written "
+                "without "
+                "'exactly-once' so far, or under another prefix, or its topic was deleted, or the "
+                "cluster "
+                "forgot the group's offsets after offsets.retention.minutes. So it cannot be told "
+                "whether the "
                 f"rows of micro-batch {attempt.number} are there"
             )
         else:
@@ -305,8 +312,10 @@ class ExactlyOnceJob(WholeJob):
         if wanted is None or wanted[1:] != (attempt.id, attempt.number):
             raise CommitError(
                 NOTHING_VISIBLE,
-                f"{what} is refused: {why}. If it is right to go on, option resolve.micro.batch may say "
-                f"'write {attempt.id} {attempt.number}', or 'skip {attempt.id} {attempt.number}' if its "
+                f"{what} is refused: {why}. If it is right to go on, option resolve.micro.batch "
+                "may say "
+                f"'write {attempt.id} {attempt.number}', or 'skip {attempt.id} {attempt.number}' "
+                "if its "
                 "rows are in the topic",
             )
         logger.warning("%s: resolve.micro.batch says %s, although %s", what, wanted[0], why)
@@ -358,7 +367,8 @@ class ExactlyOnceJob(WholeJob):
             if name not in found or found[name].topic_id != topic.topic_id:
                 raise CommitError(
                     NOTHING_VISIBLE,
-                    f"topic {name!r} of {self._cluster} was deleted while the job ran; run it again",
+                    f"topic {name!r} of {self._cluster} was deleted while the job ran; run it "
+                    "again",
                 )
         return set(topics)
 
@@ -403,7 +413,8 @@ class ExactlyOnceJob(WholeJob):
                 )
                 raise CommitError(
                     NOTHING_VISIBLE,
-                    f"{why} has taken over the prefix {self._prefix!r} in {self._cluster} ({error})",
+                    f"{why} has taken over the prefix {self._prefix!r} in {self._cluster} "
+                    f"({error})",
                 ) from error
             code = code_of(error)
             if code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
@@ -413,14 +424,16 @@ class ExactlyOnceJob(WholeJob):
                 ) from error
             if code in _REFUSALS:
                 raise ConfigError(
-                    f"{self._cluster} refuses what exactly-once needs ({error}): transactions and Kafka 2.5, and the "
-                    f"rights to write and describe the transactional id {self._prefix!r}, to read the consumer "
+                    f"{self._cluster} refuses what exactly-once needs ({error}): transactions and "
+                    "Kafka 2.5, and the "
+                    f"rights to write and describe the transactional id {self._prefix!r}, to read "
+                    "the consumer "
                     "group of that name, and to read and write the topics"
                 ) from error
             raise
 
 
-# Clusters, prefixes and topics that this process has asked for rights: streams ask twice for each micro-batch.
+# What this process has asked clusters for: else streams would ask twice for each micro-batch.
 _answered: set[tuple[ClusterOptions, str, str | None]] = set()
 
 
@@ -430,7 +443,7 @@ def _owner(name: str) -> str:
 
 
 def _shortened(evidence: Evidence) -> Evidence:
-    """Return evidence that fits into the metadata of an offset, whatever is to be compared with it."""
+    """Return evidence that fits into the metadata of an offset."""
     if len(evidence.sums) <= _SUMS_MAX:
         return evidence
     digest = hashlib.sha256(evidence.sums.encode()).hexdigest()
@@ -441,15 +454,17 @@ def _ensure_fit(size_in_bytes: int, limit: int, whose: str = "a job or micro-bat
     if size_in_bytes > limit:
         raise CommitError(
             NOTHING_VISIBLE,
-            f"{whose} has {size_in_bytes} bytes or more, and with 'exactly-once' they go through the driver: at "
+            f"{whose} has {size_in_bytes} bytes or more, and with 'exactly-once' they go through "
+            "the driver: at "
             f"most {limit}. Let a stream take less at a time (maxOffsetsPerTrigger), or compress "
-            "(compression.type), or raise 'exactly.once.driver.bytes' if the driver has the memory; or, for any "
+            "(compression.type), or raise 'exactly.once.driver.bytes' if the driver has the "
+            "memory; or, for any "
             "size, write to a cluster in a folder or a bucket, and copy that with `kbatch mirror`",
         )
 
 
 class _FoundTopics(TopicsOfTask):
-    """The topics of one task, which exist or are created now, and the size of the batches that they take."""
+    """The topics of one task, which exist or are created now, and how large their batches may be."""
 
     def __init__(self, job: TopicsOfJob, cluster: ClusterOptions) -> None:
         self.found, self.planned, self.most_bytes = {}, {}, dict[str, int]()

@@ -105,7 +105,7 @@ class RemoteStore:
     def begin_job(
         self, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
     ) -> RemoteJob | ExactlyOnceJob:
-        """Begin a job whose rows are visible as they are written, as with Spark's own sink; or one transaction."""
+        """Begin a job whose rows are visible as they are written, or in one transaction."""
         if options.delivery_guarantee == "exactly-once":
             from spark_kbatch.remote.exactly_once import ExactlyOnceJob  # noqa: PLC0415  as above
 

@@ -351,7 +351,7 @@ def settings_of(client: Client, topics: Iterable[str]) -> dict[str, dict[str, st
 
 
 def max_message_bytes(client: Client, topic: str) -> int:
-    """Return the size of the largest batch that a topic takes; Kafka's default if this client may not see it."""
+    """Return how large a topic's batches may be; Kafka's default if this client may not see."""
     settings = settings_of(client, [topic]).get(topic, {})
     return int(settings.get("max.message.bytes") or _DEFAULT_MAX_MESSAGE_BYTES)
 

@@ -1,4 +1,4 @@
-"""A driver of Spark that writes exactly once to a real cluster, without Spark: each step is called by itself."""
+"""A driver that writes exactly once to a real cluster, without Spark: step by step."""
 
 from __future__ import annotations
 
