@@ -264,7 +264,7 @@ def test_streams_killed_at_each_step_write_each_row_once(broker: Broker, tmp_pat
             try:
                 until(
                     lambda: all(path.exists() for path in reached) or driver.poll() is not None,
-                    timeout_s=400,
+                    timeout_s=900,
                 )
                 assert driver.poll() is None, (tmp_path / "output").read_text()
             finally:
@@ -273,7 +273,7 @@ def test_streams_killed_at_each_step_write_each_row_once(broker: Broker, tmp_pat
         assert all(seen[topic] < len(numbers) for topic in topics)
 
         with running(tmp_path, broker.address) as driver:
-            assert driver.wait(400) == 0, (tmp_path / "output").read_text()
+            assert driver.wait(900) == 0, (tmp_path / "output").read_text()
         for topic in topics:
             reader.ensure(topic, numbers)
     finally:

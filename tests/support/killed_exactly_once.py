@@ -91,7 +91,7 @@ def _stop(checkpoint: Path) -> None:
 
 def main(folder: Path, servers: str, *how: str) -> None:
     spark = (
-        SparkSession.builder.master("local[3]")
+        SparkSession.builder.master("local[4]")
         .config("spark.log.level", "ERROR")
         .config("spark.ui.enabled", "false")
         .getOrCreate()
