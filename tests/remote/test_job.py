@@ -19,7 +19,13 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.options.write import CLUSTER_WRITE_KEYS, EMBEDDED_WRITE_KEYS, parse_write_options
+from spark_kbatch.options.write import (
+    CLUSTER_WRITE_KEYS,
+    EMBEDDED_WRITE_KEYS,
+    EXACTLY_ONCE_KEYS,
+    TRANSACTION_KEYS,
+    parse_write_options,
+)
 from spark_kbatch.remote.job import RemoteJob, producer_config
 from spark_kbatch.server.server import Server
 from tests.support import builders
@@ -203,16 +209,55 @@ def test_contradicting_options_of_the_producer_are_refused_on_the_driver(server:
         RemoteJob.begin(options_of(server, topic="events", **options))
 
 
-_VALUES = {"log.dirs": "/a,/b", "flush": "false", "txnAppId": "app", "txnVersion": "1"}
+_VALUES = {"log.dirs": "/a,/b", "flush": "false"}
 
 
 @pytest.mark.parametrize("key", EMBEDDED_WRITE_KEYS)
 def test_options_that_mean_nothing_to_a_cluster_are_refused(key: str) -> None:
     given = {"kafka.bootstrap.servers": "host:9092", key: _VALUES.get(key, "60000")}
-    if key.startswith("txn"):
-        given |= {"txnAppId": "app", "txnVersion": "1"}
     with pytest.raises(ConfigError, match=r"real cluster \(host:9092\)"):
         parse_write_options(given)
+
+
+_ONCE = {"txnAppId": "app", "txnVersion": "1", "resolve.micro.batch": "skip query 1"}
+
+
+@pytest.mark.parametrize("guarantee", [{}, {"delivery.guarantee": "at-least-once"}], ids=str)
+@pytest.mark.parametrize("key", [*EXACTLY_ONCE_KEYS, *TRANSACTION_KEYS])
+def test_options_of_exactly_once_need_that_guarantee(key: str, guarantee: dict[str, str]) -> None:
+    given = {"kafka.bootstrap.servers": "host:9092", key: _ONCE.get(key, "60000")} | guarantee
+    with pytest.raises(ConfigError, match=rf"{key}' needs 'delivery\.guarantee' = 'exactly-once'"):
+        parse_write_options(given)
+
+
+def test_exactly_once_needs_a_prefix() -> None:
+    given = {"kafka.bootstrap.servers": "host:9092", "delivery.guarantee": "exactly-once"}
+    with pytest.raises(ConfigError, match=r"'transactional\.id\.prefix' is not given"):
+        parse_write_options(given)
+    for bad in ("", " ", "a\n", "p" * 250):
+        with pytest.raises(ConfigError, match=r"accepted: 1 to 249 characters"):
+            parse_write_options(given | {"transactional.id.prefix": bad})
+    once = parse_write_options(given | _ONCE | {"kafka.transactional.id.prefix": "p"})
+    assert (once.transactional_id_prefix, once.transaction_timeout_ms) == ("p", 60_000)
+
+
+def test_guarantee_none_waits_for_no_acknowledgement_unless_it_is_asked_for() -> None:
+    given = {"kafka.bootstrap.servers": "host:9092", "delivery.guarantee": "none"}
+    config = producer_config(parse_write_options(given))
+    assert (config.acks, config.enable_idempotence) == (0, False)
+    assert parse_write_options(given | {"kafka.acks": "all"}).acks == -1
+
+
+@pytest.mark.parametrize("path", ["/data", "s3://bucket/data"])
+def test_folder_and_bucket_take_exactly_once_alone(path: str) -> None:
+    given = {"path": path, "transactional.id.prefix": "p", "delivery.guarantee": "exactly-once"}
+    assert parse_write_options(given).delivery_guarantee == "exactly-once"
+    for other in ("at-least-once", "none"):
+        said = f"'{other}', but a write to {path} is always exactly-once"
+        with pytest.raises(ConfigError, match=said):
+            parse_write_options(given | {"delivery.guarantee": other})
+    with pytest.raises(ConfigError, match=r"'transactional\.id\.prefix' needs"):
+        parse_write_options({"path": path, "transactional.id.prefix": "p"})
 
 
 def test_transactional_id_is_refused_as_by_sparks_connector() -> None:

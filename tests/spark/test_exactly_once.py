@@ -127,6 +127,5 @@ def test_missing_right_is_told_by_name(spark: SparkSession, brokers: Transaction
     spark_kbatch.register(spark)
     brokers.refusals[ApiKey.INIT_PRODUCER_ID] = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     writer = numbers(spark, 3).write.format("kbatch").options(**options_of(brokers))
-    with pytest.raises(PySparkException, match=f"write and describe .*{PREFIX}") as error:
+    with pytest.raises(PySparkException, match=f"write and describe .*{PREFIX}"):
         writer.mode("append").save()
-    print(error.value)
