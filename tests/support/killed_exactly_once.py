@@ -94,6 +94,7 @@ def main(folder: Path, servers: str, *how: str) -> None:
         SparkSession.builder.master("local[4]")
         .config("spark.log.level", "ERROR")
         .config("spark.ui.enabled", "false")
+        .config("spark.python.authenticate.socketTimeout", "2m")  # of slow machines
         .getOrCreate()
     )
     spark_kbatch.register(spark)
@@ -113,9 +114,14 @@ def main(folder: Path, servers: str, *how: str) -> None:
             "checkpointLocation": str(folder / step),
         }  # fmt: skip
         writer = rows.select("value").writeStream.format("kbatch").options(**options)
-        writer.trigger(availableNow=True).start()
-    for query in spark.streams.active:
-        query.awaitTermination()
+        query = writer.trigger(availableNow=True).start()
+        # One after the other: all at once, they would start dozens of Python processes.
+        while query.isActive and not (how and (folder / f"{step}.reached").exists()):
+            query.awaitTermination(0.2)
+        if query.exception() is not None:
+            raise SystemExit(f"{step}: {query.exception()}")
+    while how:
+        signal.pause()
 
 
 if __name__ == "__main__":
