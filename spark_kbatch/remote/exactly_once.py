@@ -107,7 +107,7 @@ class StagedBatch(NamedTuple):
     attributes: int
 
 
-class Progress(NamedTuple):
+class QueryProgress(NamedTuple):
     """The last commit of an id under a prefix."""
 
     id: str
@@ -115,7 +115,7 @@ class Progress(NamedTuple):
     evidence: Evidence
 
     @classmethod
-    def of(cls, found: OffsetAndMetadata, prefix: str) -> Progress:
+    def of(cls, found: OffsetAndMetadata, prefix: str) -> QueryProgress:
         """Return what an offset's metadata has; raises ConfigError if another one wrote it."""
         where = f"the offset of group {prefix!r}"
         try:
@@ -258,7 +258,7 @@ class ExactlyOnceJob(WholeJob):
                     return False
                 # What a user skips is noted, or the next one would be refused as well.
                 batches = [] if is_skipped else batches
-                progress = Progress(attempt.id, attempt.number, attempt.evidence)
+                progress = QueryProgress(attempt.id, attempt.number, attempt.evidence)
             self._send(transactions, batches, progress)
         return progress is None or bool(batches)
 
@@ -277,11 +277,11 @@ class ExactlyOnceJob(WholeJob):
         (claim,) = claims
         return Claim(*claim)
 
-    def _known(self, transactions: Transactions) -> list[Progress]:
+    def _known(self, transactions: Transactions) -> list[QueryProgress]:
         found = transactions.committed().values()
-        return [Progress.of(one, self._prefix) for one in found]
+        return [QueryProgress.of(one, self._prefix) for one in found]
 
-    def _is_repetition(self, attempt: Attempt, known: Sequence[Progress]) -> bool:
+    def _is_repetition(self, attempt: Attempt, known: Sequence[QueryProgress]) -> bool:
         """Return True if an attempt is skipped; raises as `Attempt.is_repetition`."""
         own = [one for one in known if one.id == attempt.id]
         if own:
@@ -325,7 +325,7 @@ class ExactlyOnceJob(WholeJob):
         self,
         transactions: Transactions,
         batches: Sequence[StagedBatch],
-        progress: Progress | None,
+        progress: QueryProgress | None,
     ) -> None:
         """Send batches and progress in one transaction, and end it."""
         began_ms = monotonic_ms()
@@ -373,7 +373,7 @@ class ExactlyOnceJob(WholeJob):
         return set(topics)
 
     def _ensure_committed(
-        self, transactions: Transactions, progress: Progress | None, error: KBatchError
+        self, transactions: Transactions, progress: QueryProgress | None, error: KBatchError
     ) -> None:
         """Return if a transaction was committed whose end was answered by an error, or by nothing.
 
