@@ -53,6 +53,7 @@ from spark_kbatch.errors import (
     ConfigError,
     KBatchError,
     RecordTooLargeError,
+    RequestTimedOutError,
 )
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.remote import ClusterOptions
@@ -338,8 +339,11 @@ class ExactlyOnceJob(WholeJob):
             if progress is not None:
                 topic = self.options.topic or min(names)
                 transactions.add_offsets({TopicPartition(topic, 0): progress.packed()})
-        except BaseException:
+        except BaseException as error:
             producer.abort()
+            if isinstance(error, RequestTimedOutError):
+                limit = f"transaction.timeout.ms={transactions.timeout_ms}"
+                raise CommitError(NOTHING_VISIBLE, f"{error} ({limit})") from error
             raise
         try:
             transactions.end(commit=True)
