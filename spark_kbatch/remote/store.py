@@ -26,6 +26,7 @@ from spark_kbatch.remote.topics import RemoteCatalog
 
 if TYPE_CHECKING:
     from spark_kbatch.producer.producer import Producer
+    from spark_kbatch.producer.transactional import TransactionalProducer
     from spark_kbatch.remote.job import RemoteJob
 
 _CLUSTER_KEYS = frozenset(option.key for option in CLUSTER_OPTIONS)
@@ -74,13 +75,18 @@ class RemoteStore:
         """
         _ = self.cluster_id
 
-    def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
-        """Return a producer, with a thread that sends its batches.
+    def producer(
+        self, config: Mapping[str, object], options: Mapping[str, object]
+    ) -> Producer | TransactionalProducer:
+        """Return a producer, with a thread that sends its batches, or a transactional one.
 
         Raises:
             ConfigError: an option is not accepted, or one of the whole cluster.
         """
         from spark_kbatch.remote.producer import open_producer  # noqa: PLC0415  reads need none
+        from spark_kbatch.remote.transactional_producer import (  # noqa: PLC0415  as above
+            open_transactional_producer,
+        )
 
         self.source.ensure_open()
         keys = dict.fromkeys(topic_key(name).lower() for name in (*config, *options))
@@ -99,7 +105,10 @@ class RemoteStore:
             if topic_key(field) not in keys
             and getattr(self.options, field) != getattr(ClusterOptions, field)
         }
-        return open_producer(self.options, parse_producer_options(defaults, config, options))
+        chosen = parse_producer_options(defaults, config, options)
+        if chosen.transactional_id is not None:
+            return open_transactional_producer(self.options, chosen, chosen.transactional_id)
+        return open_producer(self.options, chosen)
 
     def begin_job(
         self, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
