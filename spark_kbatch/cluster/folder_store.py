@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from spark_kbatch.cluster.job import Job
     from spark_kbatch.cluster.upkeep import FolderUpkeep
     from spark_kbatch.producer.producer import Producer
+    from spark_kbatch.producer.transactional import TransactionalProducer
 
 logger = logging.getLogger(__name__)
 
@@ -99,14 +100,25 @@ class FolderStore(OwnSource):
 
         return FolderUpkeep(self.parts, self)
 
-    def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
-        """Return a producer, which appends to the logs at once."""
+    def producer(
+        self, config: Mapping[str, object], options: Mapping[str, object]
+    ) -> Producer | TransactionalProducer:
+        """Return a producer, which appends to the logs at once, or a transactional one, which commits jobs."""
         from spark_kbatch.cluster.transports import LocalLog  # noqa: PLC0415  few processes append
         from spark_kbatch.options.producer import parse_producer_options  # noqa: PLC0415
         from spark_kbatch.producer.producer import Producer  # noqa: PLC0415
 
         self.parts.metadata.cluster_file.ensure_exists()
         chosen = parse_producer_options(config, options)
+        if chosen.transactional_id is not None:
+            from spark_kbatch.producer.staged_transactions import (  # noqa: PLC0415  as above
+                open_staging_producer,
+            )
+
+            commits = self.parts.coordinator(flush=chosen.flush)
+            return open_staging_producer(
+                self.address, chosen, chosen.transactional_id, self.begin_job, commits.last_kept
+            )
         find = self.catalog.finder(create=chosen.auto_create_topics_enable)
         return Producer(
             chosen,

@@ -331,7 +331,7 @@ class Transactions:
                 answer = client.request(
                     api_key,
                     body,
-                    node=self._coordinator(kind, key, left_ms),
+                    node=self._coordinator(kind, left_ms, key),
                     last_version=last_version,
                     timeout_ms=min(left_ms, _ATTEMPT_MS),
                 )
@@ -355,7 +355,8 @@ class Transactions:
                     f"{timeout_ms} ms: {error}"
                 )
 
-    def _coordinator(self, kind: int, key: str, timeout_ms: int) -> Node:
+    def _coordinator(self, kind: int, timeout_ms: int, key: str | None = None) -> Node:
+        key = key or self.name
         known = self._coordinators.get((kind, key))
         if known is not None:
             return known
