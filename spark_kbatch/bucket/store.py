@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from spark_kbatch.bucket.commits import BucketCommits
     from spark_kbatch.bucket.job import BucketJob
     from spark_kbatch.producer.producer import Producer
-    from spark_kbatch.producer.transactional import TransactionalProducer
     from spark_kbatch.store.repetitions import LastKept
 
 logger = logging.getLogger(__name__)
@@ -269,9 +268,7 @@ class BucketStore(OwnSource):
 
     # Writes.
 
-    def producer(
-        self, config: Mapping[str, object], options: Mapping[str, object]
-    ) -> Producer | TransactionalProducer:
+    def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
         """Return a producer, which writes one entry for all records of a request, or of a transaction."""
         from spark_kbatch.bucket.transport import BucketTransport  # noqa: PLC0415  few processes append
         from spark_kbatch.options.producer import parse_producer_options  # noqa: PLC0415

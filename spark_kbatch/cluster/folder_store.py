@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from spark_kbatch.cluster.job import Job
     from spark_kbatch.cluster.upkeep import FolderUpkeep
     from spark_kbatch.producer.producer import Producer
-    from spark_kbatch.producer.transactional import TransactionalProducer
 
 logger = logging.getLogger(__name__)
 
@@ -100,9 +99,7 @@ class FolderStore(OwnSource):
 
         return FolderUpkeep(self.parts, self)
 
-    def producer(
-        self, config: Mapping[str, object], options: Mapping[str, object]
-    ) -> Producer | TransactionalProducer:
+    def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
         """Return a producer, which appends to the logs at once, or a transactional one, which commits jobs."""
         from spark_kbatch.cluster.transports import LocalLog  # noqa: PLC0415  few processes append
         from spark_kbatch.options.producer import parse_producer_options  # noqa: PLC0415

@@ -167,7 +167,7 @@ class Cluster:
     def _open(self) -> None:
         self._reader = TopicReader(self._store.source)
         self._is_closed = False
-        self._producers: weakref.WeakSet[Producer | TransactionalProducer] = weakref.WeakSet()
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._servers: weakref.WeakSet[Server] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
@@ -765,9 +765,7 @@ class Cluster:
         self, config: Mapping[str, object] | None = None, /, **options: Any
     ) -> Producer: ...
 
-    def producer(
-        self, config: Mapping[str, object] | None = None, /, **options: Any
-    ) -> Producer | TransactionalProducer:
+    def producer(self, config: Mapping[str, object] | None = None, /, **options: Any) -> Producer:
         """Return a producer for any topics of this cluster; close it, or use it in a `with`.
 
         With `transactional_id` it is a TransactionalProducer, whose records become visible a transaction at a time.
@@ -785,7 +783,7 @@ class Cluster:
         """
         self._had(self._store.catalog, "producer")
         given = arguments.options("config", config, '{"linger.ms": 5}')
-        producer: Producer | TransactionalProducer = self._store.producer(given, options)
+        producer: Producer = self._store.producer(given, options)
         self._producers.add(producer)
         return producer
 

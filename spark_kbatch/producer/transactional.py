@@ -27,6 +27,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Never, NoReturn, Protocol
 
+import pyarrow as pa
+
 from spark_kbatch.errors import (
     BufferExhaustedError,
     CommitError,
@@ -46,7 +48,8 @@ from spark_kbatch.producer.futures import (
     FailedFuture,
     RecordFuture,
 )
-from spark_kbatch.producer.producer import Bytes, Producer
+from spark_kbatch.producer.metrics import Written
+from spark_kbatch.producer.producer import Bytes, Producer, RoutedRows
 from spark_kbatch.store.commits import NOTHING_VISIBLE
 
 logger = logging.getLogger(__name__)
@@ -85,7 +88,7 @@ class TransactionalPlace(Protocol):
         """Let go of the place."""
 
 
-class TransactionalProducer:
+class TransactionalProducer(Producer):
     """A producer whose records become visible a transaction at a time. Thread-safe.
 
         with cluster.producer(transactional_id="orders-1") as producer:
@@ -95,10 +98,13 @@ class TransactionalProducer:
 
     or, in the words of other clients, begin_transaction, commit_transaction and abort_transaction. Records of one
     transaction are all visible, or none is, to a reader of committed records, which every reader here is.
+
+    It has all methods of a Producer, which the one of the open transaction does.
     """
 
     def __init__(self, place: TransactionalPlace, name: str) -> None:
         """Set up; nothing is asked of the place yet."""
+        # What `Producer.__init__` sets is of one transaction.
         self._place, self._name = place, name
         self._process_id = os.getpid()
         self._lock = threading.RLock()  # held by who begins or ends
@@ -326,6 +332,21 @@ class TransactionalProducer:
         producer = self._producer
         if producer is not None:
             producer.flush(timeout)
+
+    def append(self, rows: pa.RecordBatch, topic: str | None) -> list[RoutedRows]:
+        """Send rows in the open transaction, as `Producer.append` does."""
+        return self._sending("append").append(rows, topic)
+
+    def ensure_delivered(self) -> None:
+        """Raise the error of the first record of the open transaction that failed, if any."""
+        if self._failed is not None:
+            raise self._failed
+        if self._producer is not None:
+            self._producer.ensure_delivered()
+
+    def written(self) -> dict[TopicPartition, Written]:
+        """Return what was written so far, by partition."""
+        return {} if self._latest is None else self._latest.written()
 
     def metrics(self) -> dict[str, float | None]:
         """Return what was sent in all transactions, as `Producer.metrics` does; nothing before the first one."""

@@ -26,7 +26,6 @@ from spark_kbatch.remote.topics import RemoteCatalog
 
 if TYPE_CHECKING:
     from spark_kbatch.producer.producer import Producer
-    from spark_kbatch.producer.transactional import TransactionalProducer
     from spark_kbatch.remote.job import RemoteJob
 
 _CLUSTER_KEYS = frozenset(option.key for option in CLUSTER_OPTIONS)
@@ -75,9 +74,7 @@ class RemoteStore:
         """
         _ = self.cluster_id
 
-    def producer(
-        self, config: Mapping[str, object], options: Mapping[str, object]
-    ) -> Producer | TransactionalProducer:
+    def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
         """Return a producer, with a thread that sends its batches, or a transactional one.
 
         Raises:
