@@ -109,13 +109,15 @@ class FolderStore(OwnSource):
         chosen = parse_producer_options(config, options)
         if chosen.transactional_id is not None:
             from spark_kbatch.producer.staged_transactions import (  # noqa: PLC0415  as above
-                open_staging_producer,
+                StagedTransactions,
+            )
+            from spark_kbatch.producer.transactional import (  # noqa: PLC0415  as above
+                TransactionalProducer,
             )
 
             commits = self.parts.coordinator(flush=chosen.flush)
-            return open_staging_producer(
-                self.address, chosen, chosen.transactional_id, self.begin_job, commits.last_kept
-            )
+            place = StagedTransactions(self.address, chosen, self.begin_job, commits.last_kept)
+            return TransactionalProducer(place)
         find = self.catalog.finder(create=chosen.auto_create_topics_enable)
         return Producer(
             chosen,

@@ -15,13 +15,13 @@ import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from spark_kbatch.errors import CommitError, ConfigError, KBatchError, ProducerFencedError
+from spark_kbatch.errors import CommitError, KBatchError, ProducerFencedError
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.task_producer import TaskProducer
-from spark_kbatch.producer.transactional import GroupOffsets, TransactionalProducer
+from spark_kbatch.producer.transactional import GroupOffsets
 from spark_kbatch.store.commits import NOTHING_VISIBLE
 from spark_kbatch.store.job import StagedRows, TopicsOfTask, WholeJob
 from spark_kbatch.store.os_errors import translated
@@ -29,29 +29,6 @@ from spark_kbatch.store.repetitions import Attempt, Evidence, LastKept, RowsOfTa
 
 # Behind the name, so that no stream, `txnAppId` or mirror has the same id: it is no topic's name.
 _SUFFIX = "@/producer"
-
-
-def open_staging_producer(
-    address: str,
-    config: ProducerConfig,
-    name: str,
-    begin_job: Callable[[WriteOptions], WholeJob],
-    last_kept: Callable[[str], LastKept],
-    store: StoreOptions = NO_STORE_OPTIONS,
-) -> TransactionalProducer:
-    """Return a transactional producer for a folder or a bucket.
-
-    Args:
-        address: of the place.
-        config: of the producer.
-        name: its transactional id.
-        begin_job: begins a job there.
-        last_kept: returns what is kept of the last commit of an id, as of now.
-        store: options of the bucket.
-    """
-    options = _options_of(address, config, store)
-    place = StagedTransactions(options, name, begin_job, last_kept)
-    return TransactionalProducer(place, name)
 
 
 class _Turn(Attempt):
@@ -85,21 +62,36 @@ class _Open(NamedTuple):
 class StagedTransactions:
     """A folder or a bucket as the place of one transactional producer; a `TransactionalPlace`."""
 
+    is_decided = False
+
     def __init__(
         self,
-        options: WriteOptions,
-        name: str,
+        address: str,
+        config: ProducerConfig,
         begin_job: Callable[[WriteOptions], WholeJob],
         last_kept: Callable[[str], LastKept],
+        store: StoreOptions = NO_STORE_OPTIONS,
     ) -> None:
-        """Set up; see `open_staging_producer`."""
-        self._options, self._id = options, name + _SUFFIX
+        """Set up.
+
+        Args:
+            address: of the place.
+            config: of the producer, with its transactional id.
+            begin_job: begins a job there.
+            last_kept: returns what is kept of the last commit of an id, as of now.
+            store: options of the bucket.
+        """
+        self.name = name = config.transactional_id or ""
+        self.why_no_offsets = (
+            f"send_offsets_to_transaction is for a real cluster: in {address} a commit has records alone; "
+            "write the offsets as records of a topic of their own, in the same transaction"
+        )
+        self._options, self._id = _options_of(address, config, store), name + _SUFFIX
         self._begin_job, self._last_kept = begin_job, last_kept
         self._of_task = RowsOfTask(name, None, uuid.uuid4().hex)
         self._number = -1  # of the last transaction
         self._open: _Open | None = None  # the latest transaction
         self._staged: StagedRows | None = None  # of it, once it is to be committed
-        self.is_decided = False
 
     def take_over(self) -> None:
         """See which transaction was the last one of the name; one that an earlier producer commits later fences this."""
@@ -112,13 +104,6 @@ class StagedTransactions:
             job = self._begin_job(self._options)
             self._open, self._staged = _Open(job, *job.begin_task()), None
         return self._open.task.producer
-
-    def ensure_takes_offsets(self) -> None:
-        """Raise ConfigError: a commit has records alone."""
-        raise ConfigError(
-            f"send_offsets_to_transaction is for a real cluster: in {self._options.path} a commit has records "
-            "alone; write the offsets as records of a topic of their own, in the same transaction"
-        )
 
     def commit(self, offsets: GroupOffsets) -> None:
         """Publish what was staged, if that is anything; raises as `WholeJob.commit`."""

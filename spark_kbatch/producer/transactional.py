@@ -24,16 +24,13 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Never, NoReturn, Protocol
-
-import pyarrow as pa
 
 from spark_kbatch.errors import (
     BufferExhaustedError,
     CommitError,
+    ConfigError,
     KBatchError,
-    NotPicklableError,
     ProducerClosedError,
     ProducerForkedError,
     RecordTooLargeError,
@@ -48,8 +45,7 @@ from spark_kbatch.producer.futures import (
     FailedFuture,
     RecordFuture,
 )
-from spark_kbatch.producer.metrics import Written
-from spark_kbatch.producer.producer import Bytes, Producer, RoutedRows
+from spark_kbatch.producer.producer import Bytes, Producer
 from spark_kbatch.store.commits import NOTHING_VISIBLE
 
 logger = logging.getLogger(__name__)
@@ -62,6 +58,9 @@ GroupOffsets = dict[str, dict[TopicPartition, int]]  # by group
 class TransactionalPlace(Protocol):
     """A place that one transactional producer writes to. Called by one thread at a time."""
 
+    name: str  # the producer's transactional id
+    why_no_offsets: str  # why a commit takes no offsets of groups; empty if it does
+
     @property
     def is_decided(self) -> bool:
         """Whether the commit of the open transaction was asked for, so that it may have happened."""
@@ -71,9 +70,6 @@ class TransactionalPlace(Protocol):
 
     def begin(self) -> Producer:
         """Begin a transaction, and return the producer of its records."""
-
-    def ensure_takes_offsets(self) -> None:
-        """Raise ConfigError if no offsets of groups can be part of a transaction here."""
 
     def commit(self, offsets: GroupOffsets) -> None:
         """Commit the transaction, whose producer has written everything and is closed, with offsets of groups."""
@@ -102,11 +98,10 @@ class TransactionalProducer(Producer):
     It has all methods of a Producer, which the one of the open transaction does.
     """
 
-    def __init__(self, place: TransactionalPlace, name: str) -> None:
+    def __init__(self, place: TransactionalPlace) -> None:
         """Set up; nothing is asked of the place yet."""
         # What `Producer.__init__` sets is of one transaction.
-        self._place, self._name = place, name
-        self._process_id = os.getpid()
+        self._place, self._process_id = place, os.getpid()
         self._lock = threading.RLock()  # held by who begins or ends
         self._has_taken_over = self._is_ending = self._is_closed = False
         self._producer: Producer | None = None  # of the open transaction
@@ -128,7 +123,7 @@ class TransactionalProducer(Producer):
             ProducerClosedError, ProducerForkedError: as for `Producer.send`.
         """
         with self._beginning_or_ending("init_transactions()"):
-            self._ensure_usable()
+            self._ensure_open()
             if not self._has_taken_over:
                 self._place.take_over()
                 self._has_taken_over = True
@@ -209,7 +204,7 @@ class TransactionalProducer(Producer):
         """
         with self._beginning_or_ending("abort_transaction()"):
             producer = self._open_one("abort_transaction")
-            if self._place.is_decided:
+            if self._place.is_decided and self._fenced is None:
                 raise CommitError(
                     "whether the transaction is committed is not known",
                     "its commit was asked for, so it cannot be aborted: call commit_transaction() again",
@@ -252,7 +247,9 @@ class TransactionalProducer(Producer):
             try:
                 self.abort_transaction()
             except KBatchError as error:
-                logger.warning("a transaction of %r could not be aborted: %s", self._name, error)
+                logger.warning(
+                    "a transaction of %r could not be aborted: %s", self._place.name, error
+                )
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[PartitionKey, int], group_id: str
@@ -271,7 +268,8 @@ class TransactionalProducer(Producer):
         """
         group_id, wanted = arguments.group_offsets(group_id, offsets)
         self._sending("send_offsets_to_transaction")
-        self._place.ensure_takes_offsets()
+        if self._place.why_no_offsets:
+            raise ConfigError(self._place.why_no_offsets)
         self._offsets.setdefault(group_id, {}).update(wanted)
 
     # Sending.
@@ -333,20 +331,12 @@ class TransactionalProducer(Producer):
         if producer is not None:
             producer.flush(timeout)
 
-    def append(self, rows: pa.RecordBatch, topic: str | None) -> list[RoutedRows]:
-        """Send rows in the open transaction, as `Producer.append` does."""
-        return self._sending("append").append(rows, topic)
-
     def ensure_delivered(self) -> None:
         """Raise the error of the first record of the open transaction that failed, if any."""
         if self._failed is not None:
             raise self._failed
         if self._producer is not None:
             self._producer.ensure_delivered()
-
-    def written(self) -> dict[TopicPartition, Written]:
-        """Return what was written so far, by partition."""
-        return {} if self._latest is None else self._latest.written()
 
     def metrics(self) -> dict[str, float | None]:
         """Return what was sent in all transactions, as `Producer.metrics` does; nothing before the first one."""
@@ -360,10 +350,8 @@ class TransactionalProducer(Producer):
         """Abort the open transaction, if there is one, and stop. Safe to call again.
 
         Args:
-            timeout: accepted as by `Producer.close`; an abort takes seconds at most.
+            timeout: of no meaning here: an abort takes seconds at most.
         """
-        if timeout is not None:
-            arguments.seconds("timeout", timeout)
         if self._process_id != os.getpid():
             return
         with self._beginning_or_ending("close()"):
@@ -372,10 +360,12 @@ class TransactionalProducer(Producer):
             if self._place.is_decided:
                 logger.warning(
                     "producer %r is closed before it is known whether its transaction is committed",
-                    self._name,
+                    self._place.name,
                 )
             elif self._producer is not None:
-                logger.warning("producer %r is closed: its transaction is aborted", self._name)
+                logger.warning(
+                    "producer %r is closed: its transaction is aborted", self._place.name
+                )
             self._abort_if_open()
             self._is_closed = True
             self._place.close()
@@ -390,7 +380,7 @@ class TransactionalProducer(Producer):
         return producer
 
     def _open_one(self, what: str) -> Producer:
-        self._ensure_usable(may_be_fenced=what == "abort_transaction")
+        self._ensure_open(may_be_fenced=what == "abort_transaction")
         producer = self._producer
         if producer is None:
             raise KBatchError(
@@ -399,7 +389,7 @@ class TransactionalProducer(Producer):
             )
         return producer
 
-    def _ensure_usable(self, *, may_be_fenced: bool = False) -> None:
+    def _ensure_open(self, *, may_be_fenced: bool = False) -> None:
         if self._process_id != os.getpid():
             raise ProducerForkedError(self._process_id, os.getpid())
         if self._is_closed:
@@ -417,23 +407,4 @@ class TransactionalProducer(Producer):
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open"
-        return f"<TransactionalProducer {self._name!r}, {state}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise NotPicklableError(
-            "TransactionalProducer",
-            "open the cluster and its producer in the function, in each task",
-        )
-
-    def __enter__(self) -> TransactionalProducer:
-        self._ensure_usable()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close, which aborts a transaction that is still open."""
-        self.close()
+        return f"<TransactionalProducer {self._place.name!r}, {state}>"

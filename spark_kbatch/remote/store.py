@@ -81,9 +81,6 @@ class RemoteStore:
             ConfigError: an option is not accepted, or one of the whole cluster.
         """
         from spark_kbatch.remote.producer import open_producer  # noqa: PLC0415  reads need none
-        from spark_kbatch.remote.transactional_producer import (  # noqa: PLC0415  as above
-            open_transactional_producer,
-        )
 
         self.source.ensure_open()
         keys = dict.fromkeys(topic_key(name).lower() for name in (*config, *options))
@@ -104,7 +101,14 @@ class RemoteStore:
         }
         chosen = parse_producer_options(defaults, config, options)
         if chosen.transactional_id is not None:
-            return open_transactional_producer(self.options, chosen, chosen.transactional_id)
+            from spark_kbatch.producer.transactional import (  # noqa: PLC0415  few producers have them
+                TransactionalProducer,
+            )
+            from spark_kbatch.remote.transactional_producer import (  # noqa: PLC0415  as above
+                ClusterTransactions,
+            )
+
+            return TransactionalProducer(ClusterTransactions(self.options, chosen))
         return open_producer(self.options, chosen)
 
     def begin_job(

@@ -20,7 +20,7 @@ from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.producer.metrics import ProducerMetrics
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.producer.transactional import GroupOffsets, TransactionalProducer
+from spark_kbatch.producer.transactional import GroupOffsets
 from spark_kbatch.remote.client import leased
 from spark_kbatch.remote.producer import FoundTopics
 from spark_kbatch.remote.transactions import Transactions, is_fenced, refusals_explained
@@ -30,39 +30,22 @@ from spark_kbatch.store.groups import OffsetAndMetadata
 from spark_kbatch.wire.errors import ErrorCode, code_of
 
 
-def open_transactional_producer(
-    options: ClusterOptions, config: ProducerConfig, name: str
-) -> TransactionalProducer:
-    """Return a transactional producer for a real cluster, which nothing is asked of yet.
-
-    Args:
-        options: of the cluster.
-        config: of the producer.
-        name: its transactional id.
-    """
-    return TransactionalProducer(ClusterTransactions(options, config, name), name)
-
-
 class ClusterTransactions:
     """A real cluster as the place of one transactional producer; a `TransactionalPlace`."""
 
-    def __init__(self, options: ClusterOptions, config: ProducerConfig, name: str) -> None:
-        """Set up without asking the cluster."""
-        self._options, self._config, self._name = options, config, name
+    why_no_offsets, is_decided = "", False
+
+    def __init__(self, options: ClusterOptions, config: ProducerConfig) -> None:
+        """Lease a client, and ask nothing of the cluster; the config has the transactional id."""
+        self._options, self._config, self.name = options, config, config.transactional_id or ""
         self._leases = ExitStack()
-        self._transactions: Transactions | None = None
+        client = self._leases.enter_context(leased(options))
+        self._transactions = Transactions(
+            client, self.name, timeout_ms=config.transaction_timeout_ms
+        )
         self._metrics = ProducerMetrics(monotonic_ms())
         self._began_ms = 0
-        self.is_decided = False
-
-    @property
-    def _own(self) -> Transactions:
-        if self._transactions is None:
-            client = self._leases.enter_context(leased(self._options))
-            self._transactions = Transactions(
-                client, self._name, timeout_ms=self._config.transaction_timeout_ms
-            )
-        return self._transactions
+        self._needs_epoch = False  # since an abort
 
     def take_over(self) -> None:
         """Fence earlier producers of the transactional id.
@@ -70,9 +53,9 @@ class ClusterTransactions:
         Raises:
             ConfigError: the cluster lets this client write no transactions, or none that take so long.
         """
-        with refusals_explained(self._options, self._name, "open its PATH"):
+        with refusals_explained(self._options, self.name, "open its PATH"):
             try:
-                self._own.take_over()
+                self._transactions.take_over()
             except KBatchError as error:
                 if code_of(error) != ErrorCode.INVALID_TRANSACTION_TIMEOUT:
                     raise
@@ -87,7 +70,7 @@ class ClusterTransactions:
         transport = BrokerTransport(
             self._options,
             request_timeout_ms=self._config.request_timeout_ms,
-            transactions=self._own,
+            transactions=self._transactions,
         )
         return Producer(
             self._config,
@@ -99,12 +82,9 @@ class ClusterTransactions:
             metrics=self._metrics,
         )
 
-    def ensure_takes_offsets(self) -> None:
-        """Do nothing: it takes them."""
-
     def commit(self, offsets: GroupOffsets) -> None:
         """Commit offsets of groups and the transaction; raises as `Transactions.add_offsets` and `Transactions.end`."""
-        transactions = self._own
+        transactions = self._transactions
         if not self.is_decided:
             for group_id, of_group in offsets.items():
                 found = {tp: OffsetAndMetadata(offset, "") for tp, offset in of_group.items()}
@@ -116,11 +96,13 @@ class ClusterTransactions:
 
     def abort(self) -> None:
         """Abort the transaction; raises as `Transactions.end` and `Transactions.renew`."""
-        transactions = self._own
+        transactions = self._transactions
         transactions.client.connections.disconnect_busy("the transaction is aborted")
-        if transactions.is_open:
-            transactions.end(commit=False)
+        self._needs_epoch |= transactions.is_open
+        transactions.end(commit=False)
+        if self._needs_epoch:
             transactions.renew()
+            self._needs_epoch = False
 
     def fenced(self, error: KBatchError) -> ProducerFencedError | None:
         """Return the error for the user if one means that the producer was fenced."""
@@ -138,7 +120,7 @@ class ClusterTransactions:
             if self.is_decided
             else f"{NOTHING_VISIBLE} of its transaction"
         )
-        return ProducerFencedError(self._name, str(self._options), why, outcome)
+        return ProducerFencedError(self.name, str(self._options), why, outcome)
 
     def close(self) -> None:
         """Return the client."""

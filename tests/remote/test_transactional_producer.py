@@ -303,7 +303,7 @@ def test_offsets_that_are_refused_can_only_be_aborted(
 def test_a_commit_without_an_answer_is_repeated_and_never_aborted(
     brokers: TransactionalCluster,
 ) -> None:
-    options = QUICK | {"default_api_timeout_ms": 200, "request_timeout_ms": 100}
+    options = QUICK | {"default_api_timeout_ms": 3000, "request_timeout_ms": 3000}
     with (
         spark_kbatch.connect(brokers.address, **options) as place,
         place.producer(transactional_id="orders", delivery_timeout_ms=5000) as producer,
