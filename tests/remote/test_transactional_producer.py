@@ -29,7 +29,7 @@ from tests.support.transactional_cluster import Faults, TransactionalCluster
 EVENTS = ("events", 0)
 QUICK = {
     "retry_backoff_ms": 1, "reconnect_backoff_ms": 1, "reconnect_backoff_max_ms": 5,
-    "default_api_timeout_ms": 5000,
+    "default_api_timeout_ms": 30_000,
 }  # fmt: skip
 
 
