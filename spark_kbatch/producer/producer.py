@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, NamedTuple, Never, NoReturn
+from typing import Any, NamedTuple, Never, NoReturn, Self
 
 import numpy as np
 import pyarrow as pa
@@ -511,7 +511,7 @@ class Producer:
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in _INTERNAL]
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         self._ensure_open()
         return self
 

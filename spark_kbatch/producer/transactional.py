@@ -159,9 +159,9 @@ class TransactionalProducer(Producer):
             self._is_ending = True
             try:
                 if not self._place.is_decided:
-                    producer.flush()
-                    producer.ensure_delivered()
+                    # After the end: another thread may be sending meanwhile.
                     producer.close()
+                    self.ensure_delivered()
                 self._place.commit(self._offsets)
             except KBatchError as error:
                 self._refuse_if_fenced(error)
