@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import confluent_kafka as librdkafka
 import pytest
-from confluent_kafka.admin import AdminClient, ConsumerGroupTopicPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 
 import spark_kbatch
 from spark_kbatch.errors import ProducerFencedError
@@ -90,7 +90,7 @@ def reader(broker: Broker, topic: str) -> Iterator[list[bytes]]:
 
 def offset_of_group(broker: Broker, topic: str) -> int:
     admin = AdminClient({"bootstrap.servers": broker.address})
-    wanted = [ConsumerGroupTopicPartitions(topic, [librdkafka.TopicPartition(topic, 0)])]
+    wanted = [librdkafka.ConsumerGroupTopicPartitions(topic, [librdkafka.TopicPartition(topic, 0)])]
     answer = admin.list_consumer_group_offsets(wanted)[topic].result(30)
     return int(answer.topic_partitions[0].offset)
 
