@@ -339,7 +339,10 @@ class TransactionalProducer(Producer):
             self._producer.ensure_delivered()
 
     def metrics(self) -> dict[str, float | None]:
-        """Return what was sent in all transactions, as `Producer.metrics` does; nothing before the first one."""
+        """Return what was sent, as `Producer.metrics` does; nothing before the first transaction.
+
+        In a real cluster it is of all transactions, in a folder or a bucket of the latest one.
+        """
         return {} if self._latest is None else self._latest.metrics()
 
     def why_waiting(self) -> Exception | None:
