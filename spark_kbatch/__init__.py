@@ -101,6 +101,7 @@ if TYPE_CHECKING:
         ObjectStoreError,
         OffsetOutOfRangeError,
         ProducerClosedError,
+        ProducerFencedError,
         ProducerForkedError,
         RecordDeserializationError,
         RecordTooLargeError,
@@ -115,6 +116,7 @@ if TYPE_CHECKING:
         ServerRunningError,
         SslAuthenticationError,
         TopicAlreadyExistsError,
+        TransactionAbortedError,
         UnknownTopicOrPartitionError,
         UnsupportedLedgerError,
     )
@@ -125,6 +127,7 @@ if TYPE_CHECKING:
     from spark_kbatch.options.topic import Topic, TopicConfig
     from spark_kbatch.producer.futures import ArrowFuture, RecordFuture, RecordMetadata
     from spark_kbatch.producer.producer import Producer
+    from spark_kbatch.producer.transactional import TransactionalProducer
     from spark_kbatch.remote.topics import RemoteTopic
     from spark_kbatch.server.intercepts import InterceptedRequest
     from spark_kbatch.server.server import Server
@@ -175,6 +178,7 @@ __all__ = [
     "PartitionInfo",
     "Producer",
     "ProducerClosedError",
+    "ProducerFencedError",
     "ProducerForkedError",
     "RecordDeserializationError",
     "RecordFuture",
@@ -196,6 +200,8 @@ __all__ = [
     "TopicAlreadyExistsError",
     "TopicConfig",
     "TopicPartition",
+    "TransactionAbortedError",
+    "TransactionalProducer",
     "UnknownTopicOrPartitionError",
     "UnsupportedLedgerError",
     "connect",
@@ -231,6 +237,7 @@ _MODULES = {
     "Topic": "options.topic",
     "TopicConfig": "options.topic",
     "TopicPartition": "model",
+    "TransactionalProducer": "producer.transactional",
 }
 
 

@@ -33,6 +33,8 @@ KBatchError
   GroupNotEmptyError                group_id, where; its offsets cannot be set while it has members
   GroupIdNotFoundError              group_id, where
   ProducerClosedError
+  ProducerFencedError               transactional id, place, why, outcome; another producer of the name took over
+  TransactionAbortedError           a record of a transaction that was aborted before the record was sent
   ProducerForkedError               process that created the producer, forked process that used it
   NotPicklableError (also TypeError)  kind, instead; a cluster or producer cannot go to another process
   ProtocolError                     bytes of a peer that break a rule of Kafka's protocol
@@ -571,6 +573,25 @@ class GroupIdNotFoundError(KBatchError):
 
 class ProducerClosedError(KBatchError):
     """A producer was closed before it could deliver the record."""
+
+
+class TransactionAbortedError(KBatchError):
+    """A transaction was aborted before this record of it was sent."""
+
+
+@dataclass(eq=False, repr=False)
+class ProducerFencedError(KBatchError):
+    """A transactional producer that must not write any more: another one of its name has taken over, or its time was up."""
+
+    transactional_id: str
+    place: str
+    why: str
+    outcome: str  # of its transaction
+
+    _text = (
+        "producer {transactional_id!r} of {place} must not write any more, as {why}; {outcome}: close it, and run "
+        "one producer at a time under a name"
+    )
 
 
 @dataclass(eq=False, repr=False)

@@ -77,7 +77,7 @@ DOORS = {
     },
     "producer": {
         "accumulator", "batch", "futures", "idempotence", "memory", "metrics", "producer", "sender",
-        "task_producer",
+        "staged_transactions", "task_producer", "transactional",
     },
     "consumer": {
         "group_commits", "lag", "matching", "planning", "reading", "rows", "same_topic", "stream_planner",

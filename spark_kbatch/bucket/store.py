@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from spark_kbatch.bucket.commits import BucketCommits
     from spark_kbatch.bucket.job import BucketJob
     from spark_kbatch.producer.producer import Producer
+    from spark_kbatch.store.repetitions import LastKept
 
 logger = logging.getLogger(__name__)
 
@@ -268,7 +269,7 @@ class BucketStore(OwnSource):
     # Writes.
 
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
-        """Return a producer, which writes one entry for all records of a request."""
+        """Return a producer, which writes one entry for all records of a request, or of a transaction."""
         from spark_kbatch.bucket.transport import BucketTransport  # noqa: PLC0415  few processes append
         from spark_kbatch.options.producer import parse_producer_options  # noqa: PLC0415
         from spark_kbatch.producer.producer import Producer  # noqa: PLC0415
@@ -278,6 +279,22 @@ class BucketStore(OwnSource):
         defaults = {"linger.ms": _LINGER_MS, "max.request.size": _REQUEST_BYTES}
         own = {key: value for key, value in defaults.items() if key not in given}
         chosen = parse_producer_options(config, options, own)
+        if chosen.transactional_id is not None:
+            from spark_kbatch.producer.staged_transactions import (  # noqa: PLC0415  as above
+                StagedTransactions,
+            )
+            from spark_kbatch.producer.transactional import (  # noqa: PLC0415  as above
+                TransactionalProducer,
+            )
+
+            place = StagedTransactions(
+                self.address,
+                chosen,
+                self.begin_job,
+                self._last_kept,
+                self._options,
+            )
+            return TransactionalProducer(place)
         at_once = chosen.max_in_flight_requests_per_connection
         transport = BucketTransport(
             self._ledger, self._maintain(chosen.maintain_ms), at_once=at_once
@@ -292,6 +309,10 @@ class BucketStore(OwnSource):
             nodes=transport,
             takes_runs=True,
         )
+
+    def _last_kept(self, query_id: str) -> LastKept:
+        with self._ledger.state() as state:
+            return state.last_kept(query_id)
 
     def _maintain(self, budget_ms: int) -> Callable[[Iterable[str]], object] | None:
         """Return what merges for a short while; None if no time is given."""

@@ -197,7 +197,7 @@ def produce(
     with open_cluster(path, client, create=bool(create)) as cluster:
         if create and not in_folder:
             cluster.create_topic(topic, exist_ok=True)
-        with cluster.producer(**options) as producer:
+        with cluster.producer(options) as producer:
             try:
                 to = None if topic == _COLUMN_TOPIC else topic
                 for block in _blocks_of(readings, topic, lambda: _written(producer)):
@@ -311,6 +311,10 @@ def _producer_options(
         key = topic_key(name)
         if option := _OPTION_OF_KEY.get(key):
             raise click.UsageError(f"{name!r} is given by {option}")
+        if key == "transactional.id":
+            raise click.UsageError(
+                f"{name!r} is for Python: cluster.producer(transactional_id=...)"
+            )
         if keys.setdefault(key, value) is not value:
             raise click.UsageError(f"{key!r} is given twice")
     own = {"compression.type": compression_type, "acks": acks}

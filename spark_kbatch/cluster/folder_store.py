@@ -100,13 +100,24 @@ class FolderStore(OwnSource):
         return FolderUpkeep(self.parts, self)
 
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
-        """Return a producer, which appends to the logs at once."""
+        """Return a producer, which appends to the logs at once, or a transactional one, which commits jobs."""
         from spark_kbatch.cluster.transports import LocalLog  # noqa: PLC0415  few processes append
         from spark_kbatch.options.producer import parse_producer_options  # noqa: PLC0415
         from spark_kbatch.producer.producer import Producer  # noqa: PLC0415
 
         self.parts.metadata.cluster_file.ensure_exists()
         chosen = parse_producer_options(config, options)
+        if chosen.transactional_id is not None:
+            from spark_kbatch.producer.staged_transactions import (  # noqa: PLC0415  as above
+                StagedTransactions,
+            )
+            from spark_kbatch.producer.transactional import (  # noqa: PLC0415  as above
+                TransactionalProducer,
+            )
+
+            commits = self.parts.coordinator(flush=chosen.flush)
+            place = StagedTransactions(self.address, chosen, self.begin_job, commits.last_kept)
+            return TransactionalProducer(place)
         find = self.catalog.finder(create=chosen.auto_create_topics_enable)
         return Producer(
             chosen,

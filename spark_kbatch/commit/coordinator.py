@@ -61,7 +61,7 @@ from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import Replica
 from spark_kbatch.store.commits import NOTHING_VISIBLE, UNKNOWN_AUTHOR, Author, Commit
-from spark_kbatch.store.repetitions import Attempt, Evidence
+from spark_kbatch.store.repetitions import Attempt, Evidence, LastKept
 from spark_kbatch.store.reports import GivenUp
 
 logger = logging.getLogger(__name__)
@@ -313,6 +313,11 @@ class Coordinator:
         if not last.value.is_mirrors:
             raise _is_taken(transactional_id, by_mirror=False)
         return last.value.sequence, last.value.source_progress
+
+    def last_kept(self, transactional_id: str) -> LastKept:
+        """Return what is kept of the last commit of an id, once no commit is unfinished."""
+        with self.settled():
+            return self._sequences.last(transactional_id).kept
 
     def is_pending(self, topic_partitions: Collection[TopicPartition]) -> bool:
         """Return True if an incomplete commit touches one of these partitions.

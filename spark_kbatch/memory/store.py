@@ -297,6 +297,11 @@ class MemoryStore(OwnSource, OwnCatalog):
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
         """Return a producer, whose first record for a topic creates that by default."""
         chosen = parse_producer_options(config, options)
+        if chosen.transactional_id is not None:
+            raise ConfigError(
+                f"option 'transactional.id' is {chosen.transactional_id!r}; {self.address} has no transactions: "
+                "leave it out, or write to a folder"
+            )
         return Producer(
             chosen,
             self,

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.consumer.reading import read_range
 from spark_kbatch.errors import (
-    ApiError,
     ConfigError,
     CorruptRecordError,
     KBatchError,
@@ -47,16 +46,10 @@ from spark_kbatch.remote.metadata import TopicMetadata
 from spark_kbatch.remote.offsets import list_edge
 from spark_kbatch.remote.source import RemoteSource
 from spark_kbatch.remote.topics import max_message_bytes
-from spark_kbatch.remote.transactions import Transactions, is_fenced
-from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.remote.transactions import Transactions, is_fenced, refusals_explained
 
 TRANSACTION_TIMEOUT_MS = 60_000
 _COMMIT_ALL_AGAIN_MS = 24 * 3_600_000
-# The answers of a broker that does not let a client write transactions, and of a server that has none.
-_NO_TRANSACTIONS = {
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    ErrorCode.UNSUPPORTED_VERSION,
-}
 
 
 class ClusterTarget:
@@ -92,7 +85,8 @@ class ClusterTarget:
         Raises:
             ConfigError: the group has offsets that no mirror committed.
         """
-        with self._fenced(), self._explained():
+        instead = "mirror into its PATH"
+        with self._fenced(), refusals_explained(self.name, self._mirror, instead):
             self._transactions.take_over()
             found = self._transactions.committed()
         self._producer = BatchProducer(self._transactions)
@@ -225,19 +219,6 @@ class ClusterTarget:
         """Abort the transaction if it is open, and close all connections."""
         self.abandon()
         self._client.close()
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except ApiError as error:
-            if error.code not in _NO_TRANSACTIONS:
-                raise
-            raise ConfigError(
-                f"{self.name} does not let this client write transactions as {self._mirror!r} ({error.name}): "
-                "allow it to write and describe that transactional id, or, if this is `kbatch serve`, "
-                "which has no transactions, mirror into its PATH"
-            ) from error
 
     @contextlib.contextmanager
     def _fenced(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar, overload
 
 from spark_kbatch.consumer.topic_reader import OffsetBound, TopicChoice, TopicReader
 from spark_kbatch.errors import (
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from spark_kbatch.files import Files
     from spark_kbatch.producer.producer import Producer
+    from spark_kbatch.producer.transactional import TransactionalProducer
     from spark_kbatch.server.server import Server
     from spark_kbatch.store.reports import (
         ExportedPartition,
@@ -749,8 +750,25 @@ class Cluster:
         """
         return self._upkeep().verify(_chosen(partitions))
 
+    @overload
+    def producer(
+        self,
+        config: Mapping[str, object] | None = None,
+        /,
+        *,
+        transactional_id: str,
+        **options: Any,
+    ) -> TransactionalProducer: ...
+
+    @overload
+    def producer(
+        self, config: Mapping[str, object] | None = None, /, **options: Any
+    ) -> Producer: ...
+
     def producer(self, config: Mapping[str, object] | None = None, /, **options: Any) -> Producer:
         """Return a producer for any topics of this cluster; close it, or use it in a `with`.
+
+        With `transactional_id` it is a TransactionalProducer, whose records become visible a transaction at a time.
 
         In a folder, a topic that does not exist is created by the first record for it, unless
         `auto_create_topics_enable` is False.

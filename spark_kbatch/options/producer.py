@@ -30,7 +30,17 @@ from spark_kbatch.options.write import (
 
 logger = logging.getLogger(__name__)
 
+_NAME_LENGTH_MAX = 1000
 _BATCH_SIZE_MIN = 16 * 1024  # smaller batches hold too few records to be worth a header
+
+
+def _name(key: str, value: str) -> str:
+    if not 0 < len(value) <= _NAME_LENGTH_MAX or not value.isprintable():
+        kinds.refuse(key, value, _NAME.accepts)
+    return value
+
+
+_NAME = kinds.OptionKind(_name, f"a name of 1 to {_NAME_LENGTH_MAX} characters")
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,8 @@ class ProducerConfig:
     retry_backoff_max_ms: int = option("retry.backoff.max.ms", kinds.number(0, LONG_MAX), 1000, "Longest pause before a retry.")
     max_in_flight_requests_per_connection: int = option("max.in.flight.requests.per.connection", kinds.number(1), 5, "Maximum number of requests that are sent before an answer arrives.")
     enable_idempotence: bool = option("enable.idempotence", kinds.BOOLEAN, True, "Whether retries leave exactly one copy of each record in the log, in order. Requires acks=all, retries of at least 1, and at most 5 requests in flight.")
+    transactional_id: str | None = option("transactional.id", _NAME, None, "Name of a producer that writes in transactions: all records of one become visible at once, or none. In a real cluster the last producer that began under a name fences the others. Requires idempotence.", "no transactions")
+    transaction_timeout_ms: int = option("transaction.timeout.ms", kinds.number(1), 60_000, "How long a transaction may take until the cluster aborts it and fences its producer; at most the brokers' `transaction.max.timeout.ms`. Ignored in a folder or a bucket.")
     partitioner_class: str | Callable[..., Any] | None = option("partitioner.class", kinds.OptionKind(kinds.parse_dotted_path, "a function, or its path `package.module.function`"), None, "Function that chooses the partition of records without one: it takes the keys as an Arrow array and the number of partitions, and returns a partition for each record.", "Kafka's partitioner")
     partitioner_ignore_keys: bool = option("partitioner.ignore.keys", kinds.BOOLEAN, False, "Whether to choose partitions without looking at keys, as for records that have none.")
     partitioner_adaptive_partitioning_enable: bool = option("partitioner.adaptive.partitioning.enable", kinds.BOOLEAN, True, "Whether records without a key prefer partitions with fewer waiting batches.")
@@ -66,7 +78,6 @@ PRODUCER_OPTIONS = table_of(ProducerConfig)
 
 _NO_BROKER = "it concerns connections to brokers"
 _NO_METRICS = "nothing collects metrics"
-_TRANSACTIONS = "transactions are Spark jobs here"
 _BYTES_ONLY = "records are bytes or text already"
 _NO_MEANING = {  # a key that ends in a dot stands for all keys with that prefix
     "auto.include.jmx.reporter": _NO_METRICS,
@@ -89,8 +100,7 @@ _NO_MEANING = {  # a key that ends in a dot stands for all keys with that prefix
     "send.buffer.bytes": _NO_BROKER,
     "socket.": _NO_BROKER,
     "ssl.": _NO_BROKER,
-    "transaction.": _TRANSACTIONS,
-    "transactional.id": _TRANSACTIONS,
+    "transaction.": "no other system takes part in a transaction",
     "value.serializer": _BYTES_ONLY,
 }
 
@@ -178,6 +188,10 @@ def _with_idempotence_where_possible(
 ) -> ProducerConfig:
     """Turn idempotence off if another option rules it out, or raise a ConfigError if it was asked for."""
     if not config.enable_idempotence:
+        if config.transactional_id is not None:
+            raise ConfigError(
+                "option 'enable.idempotence' is false and 'transactional.id' is given; accepted with it: true"
+            )
         return config
     in_flight = config.max_in_flight_requests_per_connection
     for key, conflicts, wanted, level in (
@@ -192,10 +206,14 @@ def _with_idempotence_where_possible(
     ):
         if not conflicts:
             continue
-        if "enable.idempotence" in given:
+        if "enable.idempotence" in given or config.transactional_id is not None:
+            asked = (
+                "'enable.idempotence' is true"
+                if config.transactional_id is None
+                else "'transactional.id' is given, which requires idempotence,"
+            )
             raise ConfigError(
-                f"option 'enable.idempotence' is true and {key!r} is {given[key]}; accepted with "
-                f"idempotence: {wanted}"
+                f"option {asked} and {key!r} is {given[key]}; accepted with idempotence: {wanted}"
             )
         logger.log(level, "enable.idempotence is off, because %s is %s", key, given[key])
         config = replace(config, enable_idempotence=False)

@@ -5,6 +5,8 @@
 Module by module, as rows go:
 
     producer        send, send_arrow, flush, close: the parts put together; the topics as last seen
+    transactional   a producer whose records become visible a transaction at a time
+    staged_transactions  a folder's and a bucket's, each of which is a job
     task_producer   the producer of a Spark task, which stages what a job commits
     partitioner     which partition a row goes to
     accumulator     a queue of batches per partition; which batches may be sent, and when

@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, NamedTuple, Never, NoReturn
+from typing import Any, NamedTuple, Never, NoReturn, Self
 
 import numpy as np
 import pyarrow as pa
@@ -58,7 +58,7 @@ from spark_kbatch.producer.futures import (
 )
 from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.producer.memory import BufferPool
-from spark_kbatch.producer.metrics import Written
+from spark_kbatch.producer.metrics import ProducerMetrics, Written
 from spark_kbatch.producer.partitioner import Partitioner, Routing, load_partitioner
 from spark_kbatch.producer.sender import Sender, SenderConfig
 from spark_kbatch.record import columns as arrow
@@ -72,6 +72,8 @@ logger = logging.getLogger(__name__)
 
 Bytes = bytes | bytearray | memoryview | str
 REFRESH_MS = 100
+# Called by our own code only.
+_INTERNAL = ("abandon", "append", "ensure_no_callback", "written")
 
 
 class RoutedRows(NamedTuple):
@@ -174,6 +176,7 @@ class Producer:
         new_producer_id: Callable[[], int] | None = None,
         nodes: Nodes | None = None,
         sequences: Sequences | None = None,
+        metrics: ProducerMetrics | None = None,
         takes_runs: bool = False,
         inline: bool = False,
         seed: int | None = None,
@@ -188,6 +191,7 @@ class Producer:
             new_producer_id: required for idempotence, or `sequences`.
             nodes: of the transport; one by default, which answers by itself.
             sequences: that an earlier producer passed on.
+            metrics: of an earlier producer, which go on.
             takes_runs: whether the transport takes several batches of a partition together.
             inline: whether the caller's thread sends.
             seed: of everything that is random; by default a new one each time.
@@ -251,6 +255,7 @@ class Producer:
             nodes=nodes,
             sequences=sequences,
             on_topic_error=topics.look_again,
+            metrics=metrics,
         )
         custom = config.partitioner_class
         self._partitioner = Partitioner(
@@ -426,10 +431,7 @@ class Producer:
         """
         timeout = None if timeout is None else arguments.seconds("timeout", timeout)
         self._ensure_not_forked()
-        if self._sender.is_current_thread:
-            raise KBatchError(
-                "flush() in a callback would wait for the callback's own batch; call it elsewhere"
-            )
+        self.ensure_no_callback("flush()")
         self._accumulator.begin_flush()
         try:
             if self._inline:
@@ -451,6 +453,29 @@ class Producer:
         if self._process_id == os.getpid():
             self._is_closed = True
             self._sender.close(timeout)
+
+    def ensure_no_callback(self, what: str) -> None:
+        """Raise KBatchError if a callback calls what waits for batches to end."""
+        if self._sender.is_current_thread:
+            raise KBatchError(
+                f"{what} in a callback would wait for the callback's own batch; call it elsewhere"
+            )
+
+    def abandon(self, error: Exception, timeout: float) -> None:
+        """Stop without sending what is waiting; raises KBatchError if a callback calls this.
+
+        Returns when no thread sends any more.
+
+        Args:
+            error: of the records that are not sent.
+            timeout: in seconds, for answers to requests in flight; records without an answer by then fail as for
+                `close`.
+        """
+        self.ensure_no_callback("this")
+        self._is_closed = True
+        self._sender.give_up(error)
+        self._sender.close(timeout)
+        self._sender.close(None)
 
     def metrics(self) -> dict[str, float | None]:
         """Return what was sent, by the names of Kafka's producer metrics; sizes are bytes, times ms.
@@ -484,9 +509,9 @@ class Producer:
         )
 
     def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in ("append", "written")]  # our own
+        return [name for name in super().__dir__() if name not in _INTERNAL]
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         self._ensure_open()
         return self
 

@@ -179,6 +179,7 @@ class Sender:
         nodes: Nodes | None = None,
         sequences: Sequences | None = None,
         on_topic_error: Callable[[str], None] | None = None,
+        metrics: ProducerMetrics | None = None,
     ) -> None:
         """Set up.
 
@@ -190,12 +191,13 @@ class Sender:
             nodes: of the transport; one by default.
             sequences: for idempotence.
             on_topic_error: called with the topic of each batch whose answer is an error.
+            metrics: that an earlier sender has counted in.
         """
         self._nodes = nodes or OneNode()
         self._on_topic_error = on_topic_error
         self._accumulator, self._transport, self._config = accumulator, transport, config
         self._monotonic_ms, self._sequences = monotonic_ms, sequences
-        self.metrics = ProducerMetrics(monotonic_ms())
+        self.metrics = metrics or ProducerMetrics(monotonic_ms())
         self._looked_ms = -1  # when expired and ready batches were last looked for
         self._in_flight: list[_InFlight] = []
         self._read_late: list[_InFlight] = []  # given up, not answered
@@ -207,6 +209,7 @@ class Sender:
         self._why_retried: Exception | None = None  # until the next batch is written
         self._said_ms = -_SAID_AGAIN_AFTER_MS
         self.first_error: Exception | None = None  # of a batch that failed
+        self._given_up: Exception | None = None  # why what is not in flight is not sent
 
     def send_ready(self) -> None:
         """Handle answers, and send every batch that may be sent."""
@@ -218,6 +221,9 @@ class Sender:
         # Read for each round: a busy producer always has another one, and time goes on.
         now_ms = self._monotonic_ms()
         self._take_answers(now_ms)
+        if self._given_up is not None:
+            for batch in self._accumulator.take_all():
+                self._fail(batch, self._given_up)
         if now_ms != self._looked_ms:
             self._expire(now_ms)
             self._looked_ms = now_ms
@@ -351,6 +357,11 @@ class Sender:
         """Make the thread look for work now."""
         if self._thread is not None:
             self._nodes.wake_up()
+
+    def give_up(self, error: Exception) -> None:
+        """Send nothing more: what is not in flight fails with an error, and so does what would be sent again."""
+        self._given_up = error
+        self.wake_up()
 
     def close(self, timeout: float | None) -> None:
         """Send what is left, within `timeout` seconds, and stop.

@@ -103,6 +103,11 @@ class TaskProducer(Generic[_Staged_co]):
             inline=options.linger_ms is None,
         )
 
+    @property
+    def producer(self) -> Producer:
+        """The producer of its batches, for single records; with `linger.ms` it has a thread."""
+        return self._producer
+
     def append(self, rows: pa.RecordBatch) -> None:
         """Add rows, whose columns the driver has checked, to the batches that the task stages.
 

@@ -212,11 +212,16 @@ class RecordBatchBuilder:
         producer_id: int = NO_PRODUCER_ID,
         producer_epoch: int = NO_PRODUCER_EPOCH,
         base_sequence: int = NO_SEQUENCE,
+        attributes: int = 0,
     ) -> None:
         """Finish the batch: compress its records and write its header and CRC.
 
         From now on `data` is the batch. The batch stays uncompressed if it would not fit into the
         capacity.
+
+        Args:
+            base_offset, leader_epoch, producer_id, producer_epoch, base_sequence: as in its header.
+            attributes: besides the codec.
         """
         self.takes_more = False  # even if the rest fails
         self._own_state()
@@ -231,7 +236,7 @@ class RecordBatchBuilder:
             records_count,
             base_timestamp,
             max_timestamp,
-            codec,
+            codec | attributes,
             base_offset,
             leader_epoch,
             producer_id,
@@ -296,6 +301,7 @@ class BuilderRun:
         producer_id: int = NO_PRODUCER_ID,
         producer_epoch: int = NO_PRODUCER_EPOCH,
         base_sequence: int = NO_SEQUENCE,
+        attributes: int = 0,
     ) -> None:
         """Finish the batches, whose sequence numbers follow each other; those that were finished stay as they are."""
         for part in self.parts:
@@ -304,6 +310,7 @@ class BuilderRun:
                     producer_id=producer_id,
                     producer_epoch=producer_epoch,
                     base_sequence=base_sequence,
+                    attributes=attributes,
                 )
             base_sequence = batch_header.sequence_after(base_sequence, part.records_count)
         self.estimated_size_in_bytes = sum(len(part.data) for part in self.parts)

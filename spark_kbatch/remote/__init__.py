@@ -14,6 +14,7 @@ named, so that an embedded one pays nothing for it.
     job         a Spark job's writes: what is checked, what a task does, what the driver counts
     exactly_once  a Spark job's write in one transaction, through the driver
     transactions  a transactional producer's coordinator, and the offsets of its group
+    transactional_producer  a producer whose records become visible a transaction at a time
     batch_producer  its finished batches: the producer's sender, without a thread
     topics      topics and their settings: look them up, create, change, delete
     groups      consumer groups, their members, offsets and lag

@@ -76,7 +76,7 @@ class RemoteStore:
         _ = self.cluster_id
 
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
-        """Return a producer, with a thread that sends its batches.
+        """Return a producer, with a thread that sends its batches, or a transactional one.
 
         Raises:
             ConfigError: an option is not accepted, or one of the whole cluster.
@@ -100,7 +100,17 @@ class RemoteStore:
             if topic_key(field) not in keys
             and getattr(self.options, field) != getattr(ClusterOptions, field)
         }
-        return open_producer(self.options, parse_producer_options(defaults, config, options))
+        chosen = parse_producer_options(defaults, config, options)
+        if chosen.transactional_id is not None:
+            from spark_kbatch.producer.transactional import (  # noqa: PLC0415  few producers have them
+                TransactionalProducer,
+            )
+            from spark_kbatch.remote.transactional_producer import (  # noqa: PLC0415  as above
+                ClusterTransactions,
+            )
+
+            return TransactionalProducer(ClusterTransactions(self.options, chosen))
+        return open_producer(self.options, chosen)
 
     def begin_job(
         self, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False

@@ -23,11 +23,13 @@ KIP-98, KIP-360, KIP-447.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from spark_kbatch.errors import (
+    ApiError,
     ConfigError,
     KBatchError,
     RequestTimedOutError,
@@ -59,12 +61,42 @@ _FENCED = {
     ErrorCode.PRODUCER_FENCED,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 }
+# The answers of a broker that does not let a client write transactions, and of a server that has none.
+_NO_TRANSACTIONS = {
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.UNSUPPORTED_VERSION,
+}
 _ANOTHER_COORDINATOR = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 _SHORT_PAUSE_MS = 20  # markers of a transaction are written within milliseconds
 _ATTEMPT_MS = 10_000  # after which another broker may have become the coordinator
 _REQUIRE_STABLE_SINCE = 7  # OffsetFetch
 # Rights of a client, as brokers tell them: bits of Kafka's AclOperation.
 _READ, _WRITE, _NOT_TOLD = 1 << 3, 1 << 4, -(2**31)
+_NEXT_EPOCH_SINCE = 3  # InitProducerId
+
+
+@contextlib.contextmanager
+def refusals_explained(place: object, name: str, instead: str) -> Iterator[None]:
+    """Turn the errors of a cluster that lets a client write no transactions into ones that say what to do.
+
+    Args:
+        place: the cluster.
+        name: the transactional id.
+        instead: what to do with `kbatch serve`.
+
+    Raises:
+        ConfigError: it refuses them.
+    """
+    try:
+        yield
+    except ApiError as error:
+        if error.code not in _NO_TRANSACTIONS:
+            raise
+        raise ConfigError(
+            f"{place} does not let this client write transactions as {name!r} ({error.name}): allow it to "
+            "write and describe that transactional id, or, if this is `kbatch serve`, which has no "
+            f"transactions, {instead}"
+        ) from error
 
 
 def is_fenced(error: KBatchError) -> bool:
@@ -89,8 +121,10 @@ class Transactions:
         self.name = name
         self.producer_id, self.producer_epoch = -1, -1
         self.client, self.timeout_ms = client, timeout_ms
-        self._coordinators: dict[int, Node] = {}
-        self._partitions: set[TopicPartition] = set()  # of the current transaction
+        self._coordinators: dict[tuple[int, str], Node] = {}  # by kind and name
+        self._sequences: tuple[tuple[int, int], Sequences] | None = None  # with their id and epoch
+        self._partitions: set[TopicPartition] = set()  # of the current transaction, perhaps
+        self._added: set[TopicPartition] = set()  # those that certainly are
         self._has_offsets = False
 
     @property
@@ -103,12 +137,31 @@ class Transactions:
 
         Their open transaction is aborted.
         """
-        body = InitProducerIdRequest(
+        self._init_producer_id(-1, -1)
+
+    def renew(self) -> None:
+        """Get the next epoch, in which sequence numbers start again, unless another producer has taken over.
+
+        An error that `is_fenced` knows says that one has.
+        """
+        self._init_producer_id(self.producer_id, self.producer_epoch)
+
+    def _init_producer_id(self, producer_id: int, epoch: int) -> None:
+        request = InitProducerIdRequest(
             transactional_id=self.name,
             transaction_timeout_ms=self.timeout_ms,
-            producer_id=-1,
-            producer_epoch=-1,
+            producer_id=producer_id,
+            producer_epoch=epoch,
         )
+
+        def body(version: int) -> InitProducerIdRequest:
+            if producer_id >= 0 and version < _NEXT_EPOCH_SINCE:
+                raise ConfigError(
+                    f"{self.client.options} is older than Kafka 2.5: after a transaction that was aborted "
+                    "its producer cannot go on; close it, and open another one"
+                )
+            return request
+
         answer = self._ask(_TRANSACTION, ApiKey.INIT_PRODUCER_ID, body, _own_error)
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
         self._forget()
@@ -118,8 +171,15 @@ class Transactions:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
 
     def sequences(self) -> Sequences:
-        """Return new sequence numbers, for the batches of the producer id that `take_over` has got."""
-        return Sequences(lambda: self.producer_id, transactional_epoch=self.producer_epoch)
+        """Return sequence numbers for the batches of the producer id and epoch that there are now.
+
+        They go on from transaction to transaction, and start again in another epoch.
+        """
+        current = self.producer_id, self.producer_epoch
+        if self._sequences is None or self._sequences[0] != current:
+            found = Sequences(lambda: self.producer_id, transactional_epoch=self.producer_epoch)
+            self._sequences = current, found
+        return self._sequences[1]
 
     def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the group's committed offsets.
@@ -195,7 +255,7 @@ class Transactions:
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions to the open transaction, or begin one with them."""
-        new = set(partitions) - self._partitions
+        new = set(partitions) - self._added
         if not new:
             return
         topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
@@ -219,21 +279,30 @@ class Transactions:
         # From here on it may have been added, whatever the answer.
         self._partitions |= new
         self._ask(_TRANSACTION, ApiKey.ADD_PARTITIONS_TO_TXN, body, errors)
+        self._added |= new
 
-    def add_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit offsets of the group in the open transaction, or begin one with them."""
+    def add_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_id: str | None = None
+    ) -> None:
+        """Commit offsets of a group in the open transaction, or begin one with them.
+
+        Args:
+            offsets: by partition.
+            group_id: by default the group of the same name.
+        """
+        group_id = group_id or self.name
         body = AddOffsetsToTxnRequest(
             transactional_id=self.name,
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
-            group_id=self.name,
+            group_id=group_id,
         )
         self._has_offsets = True
         self._ask(_TRANSACTION, ApiKey.ADD_OFFSETS_TO_TXN, body, _own_error)
         topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
         commit = TxnOffsetCommitRequest(
             transactional_id=self.name,
-            group_id=self.name,
+            group_id=group_id,
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
             topics=[
@@ -260,7 +329,7 @@ class Transactions:
                 for one in topic.partitions:
                     yield one.error_code
 
-        self._ask(_GROUP, ApiKey.TXN_OFFSET_COMMIT, commit, errors)
+        self._ask(_GROUP, ApiKey.TXN_OFFSET_COMMIT, commit, errors, group_id=group_id)
 
     def end(self, *, commit: bool, timeout_ms: int | None = None) -> None:
         """Commit or abort the open transaction, if there is one.
@@ -281,7 +350,7 @@ class Transactions:
         self._forget()
 
     def _forget(self) -> None:
-        self._partitions, self._has_offsets = set(), False
+        self._partitions, self._added, self._has_offsets = set(), set(), False
 
     def _ask(
         self,
@@ -291,6 +360,7 @@ class Transactions:
         errors: Callable[[Any], Iterable[int]],
         last_version: int | None = None,
         timeout_ms: int | None = None,
+        group_id: str | None = None,
     ) -> Any:
         """Send a request to the group or transaction coordinator until it answers without an error.
 
@@ -298,7 +368,7 @@ class Transactions:
             RequestTimedOutError: there was no such answer in time.
             KBatchError: an error that no retry mends, one that `is_fenced` knows among them.
         """
-        client = self.client
+        client, key = self.client, group_id or self.name
         if timeout_ms is None:
             timeout_ms = client.options.default_api_timeout_ms
         deadline_ms, attempts = client.monotonic_ms() + timeout_ms, 0
@@ -310,7 +380,7 @@ class Transactions:
                 answer = client.request(
                     api_key,
                     body,
-                    node=self._coordinator(kind, left_ms),
+                    node=self._coordinator(kind, left_ms, key),
                     last_version=last_version,
                     timeout_ms=min(left_ms, _ATTEMPT_MS),
                 )
@@ -321,7 +391,7 @@ class Transactions:
             except RETRIABLE as failed:
                 error = failed
             if found in _ANOTHER_COORDINATOR or not found:
-                self._coordinators.pop(kind, None)
+                self._coordinators.pop((kind, key), None)
             if not isinstance(error, RETRIABLE):
                 raise error
             logger.debug("%s of %s is tried again: %s", api_key.name, self.name, error)
@@ -334,19 +404,20 @@ class Transactions:
                     f"{timeout_ms} ms: {error}"
                 )
 
-    def _coordinator(self, kind: int, timeout_ms: int) -> Node:
-        known = self._coordinators.get(kind)
+    def _coordinator(self, kind: int, timeout_ms: int, key: str | None = None) -> Node:
+        key = key or self.name
+        known = self._coordinators.get((kind, key))
         if known is not None:
             return known
-        body = FindCoordinatorRequest(key=self.name, key_type=kind)
+        body = FindCoordinatorRequest(key=key, key_type=kind)
         answer = self.client.request(
             ApiKey.FIND_COORDINATOR, body, last_version=3, timeout_ms=timeout_ms
         )
         if answer.error_code:
-            asked = f"FIND_COORDINATOR of {self.name!r}"
+            asked = f"FIND_COORDINATOR of {key!r}"
             raise error_of(answer.error_code, asked + f": {answer.error_message or ''}")
-        self._coordinators[kind] = Node(answer.node_id, answer.host, answer.port)
-        return self._coordinators[kind]
+        found = self._coordinators[kind, key] = Node(answer.node_id, answer.host, answer.port)
+        return found
 
 
 def _errors_of_groups(answer: Any) -> Iterable[int]:

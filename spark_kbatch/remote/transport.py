@@ -41,10 +41,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
+    DisconnectedError,
     InvalidProducerEpochError,
     KBatchError,
     OutOfOrderSequenceError,
@@ -143,7 +144,7 @@ class BrokerTransport:
         else:
             self._client = transactions.client
             self._identity = _ProducerIdentity(transactions.sequences())
-        self._transactional_id = None if transactions is None else transactions.name
+        self._transactions = transactions
         self._last_version = PRODUCE_MAX_VERSION_OF_TRANSACTIONS if transactions else None
         self._connections = self._client.connections
         self.sequences = self._identity.sequences
@@ -314,14 +315,25 @@ class BrokerTransport:
     # Batches.
 
     def send(self, request: SendRequest, on_answer: OnAnswer) -> None:
-        """Send one Produce request to its broker, which must be ready."""
+        """Send one Produce request to its broker, which must be ready.
+
+        In a transaction, partitions are added to it first.
+
+        Raises:
+            DisconnectedError: the connection was lost meanwhile.
+            as `Transactions.add_partitions`.
+        """
+        transactions, node = self._transactions, cast("Node", request.node)
+        if transactions is not None:
+            transactions.add_partitions(batch.topic_partition for batch in request.batches)
+            if not self._connections.ready(node):
+                raise DisconnectedError(str(node), "it was lost meanwhile")
         body = produce_request(
             request.acks,
             request.timeout_ms,
             {batch.topic_partition: batch.data for batch in request.batches},
-            self._transactional_id,
+            None if transactions is None else transactions.name,
         )
-        node: Any = request.node
 
         def body_of(version: int) -> ProduceRequest:
             _ensure_version(version, request.batches)

@@ -251,8 +251,12 @@ class WholeJob(WriteJob, Protocol):
             for batch in itertools.chain([first], with_rows):
                 with topics.explained():
                     producer.append(batch)
-            with topics.explained():
-                extents = producer.finish()
+            return self.finish_task(topics, producer, of_task)
+
+    def finish_task(self, topics: TopicsOfTask, producer: Any, of_task: RowsOfTask) -> StagedRows:
+        """End the staging of a task, and return what the commit needs."""
+        with topics.explained():
+            extents = producer.finish()
         names = {topic.topic_id: topic.name for topic in topics.found.values()}
         planned = tuple(topics.planned.values())
         return StagedRows(self.id, extents, names, planned, of_task._replace(sums=producer.sums))

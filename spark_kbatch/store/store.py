@@ -205,7 +205,7 @@ class Store(Protocol):
         """What `server.Server` serves, which also tells the `running_server`; None if the place is not served."""
 
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Any:
-        """Return a producer, `producer.Producer`, for any topics of the place.
+        """Return a producer, `producer.Producer`, for any topics of the place, or a transactional one.
 
         Args:
             config: options of Kafka's producer by Kafka's keys.

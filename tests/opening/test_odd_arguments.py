@@ -35,7 +35,7 @@ SOON = 20.0
 
 # Called by our own code only.
 INTERNAL_OF_CLUSTERS = {"over"}
-INTERNAL_OF_PRODUCERS = {"append", "written"}
+INTERNAL_OF_PRODUCERS = {"abandon", "append", "ensure_no_callback", "written"}
 INTERNAL_OF_FUTURES = {"add", "close", "count_down"}
 
 # A valid call of each method, with all its arguments by name.

@@ -23,6 +23,8 @@ VALID: dict[str, tuple[Any, str, Any]] = {
     ),
     "retry.backoff.ms": ("7", "retry_backoff_ms", 7),
     "flush": (False, "flush", False),
+    "transactional.id": ("a name", "transactional_id", "a name"),
+    "transaction.timeout.ms": ("5000", "transaction_timeout_ms", 5000),
     "partitioner.class": ("a.b", "partitioner_class", "a.b"),
 }  # fmt: skip
 
@@ -54,7 +56,27 @@ def test_acks_may_be_a_word_or_a_number(value: Any, acks: int) -> None:
         ({"linger": 5}, "unknown option 'linger'; the nearest known one is 'linger.ms'"),
         ({"linger_ms": 1, "linger.ms": 1}, "given twice"),
         ({"bootstrap_servers": "x:1"}, "has no meaning here: the cluster is a folder"),
-        ({"transactional.id": "t"}, "transactions are Spark jobs here"),
+        (
+            {"transactional.id": ""},
+            "option 'transactional.id' is ''; accepted: a name of 1 to 1000",
+        ),
+        ({"transactional_id": "a\nb"}, "option 'transactional.id' is 'a\\nb'; accepted: a name"),
+        (
+            {"transaction_timeout_ms": 0},
+            "option 'transaction.timeout.ms' is '0'; accepted: a whole",
+        ),
+        (
+            {"transaction.two.phase.commit.enable": True},
+            "no other system takes part in a transaction",
+        ),
+        (
+            {"transactional_id": "t", "acks": 1},
+            "'transactional.id' is given, which requires idempotence, and 'acks' is 1; accepted",
+        ),
+        (
+            {"transactional_id": "t", "enable_idempotence": False},
+            "'enable.idempotence' is false and 'transactional.id' is given; accepted with it: true",
+        ),
         ({"ssl_cafile": "x"}, "option 'ssl.cafile' has no meaning here: it concerns connections"),
         ({"key_serializer": str}, "records are bytes or text already"),
         ({"partitioner_availability_timeout_ms": 1}, "no brokers that could be slow"),

@@ -103,10 +103,14 @@ class _Producer:
 
     producer_id: int
     epoch: int = -1
+    renewed: tuple[int, int] = -1, -1  # the id and epoch for which the epoch was given, if any
     transaction: int | None = None  # its number
     partitions: set[tuple[str, int]] = field(default_factory=set)
     has_offsets: bool = False
-    offsets: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+    # By group and partition.
+    offsets: dict[str, dict[tuple[str, int], tuple[int, str]]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     last_outcome: bool | None = None
 
 
@@ -332,7 +336,17 @@ class TransactionalCluster:
             return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
         name = body.transactional_id
         producer = self._producers.setdefault(name, _Producer(1000 + len(self._producers)))
+        asked = body.producer_id, body.producer_epoch
+        if asked[0] >= 0 and asked == producer.renewed:  # its answer was lost
+            return InitProducerIdResponse(
+                error_code=0, producer_id=producer.producer_id, producer_epoch=producer.epoch
+            )
+        if asked[0] >= 0 and asked != (producer.producer_id, producer.epoch):
+            return InitProducerIdResponse(
+                error_code=ErrorCode.PRODUCER_FENCED, producer_id=-1, producer_epoch=-1
+            )
         self._finish(name, producer, commit=False)
+        producer.renewed = asked
         producer.epoch += 1
         producer.last_outcome = None
         return InitProducerIdResponse(
@@ -352,9 +366,10 @@ class TransactionalCluster:
                 log.batches.append(_Batch(producer.transaction, log.end, marker, is_marker=True))
                 log.end += 1
             if commit:
-                self.offsets[name].update(producer.offsets)
+                for group, offsets in producer.offsets.items():
+                    self.offsets[group].update(offsets)
         producer.transaction, producer.partitions = None, set()
-        producer.has_offsets, producer.offsets = False, {}
+        producer.has_offsets, producer.offsets = False, defaultdict(dict)
 
     def _checked(self, name: str, producer_id: int, epoch: int, code: int) -> int:
         producer = self._producers[name]
@@ -403,7 +418,7 @@ class TransactionalCluster:
         return AddOffsetsToTxnResponse(error_code=code)
 
     def _commit_offsets(self, body: Any, code: int) -> Any:
-        name = body.transactional_id
+        name, group = body.transactional_id, body.group_id
         code = self._checked(name, body.producer_id, body.producer_epoch, code)
         producer = self._producers[name]
         if not code and not producer.has_offsets:
@@ -414,8 +429,8 @@ class TransactionalCluster:
             for one in of.partitions:
                 if not code:
                     found = (one.committed_offset, one.committed_metadata)
-                    producer.offsets[of.name, one.partition_index] = found
-                    self.leader_epochs[name, of.name, one.partition_index] = (
+                    producer.offsets[group][of.name, one.partition_index] = found
+                    self.leader_epochs[group, of.name, one.partition_index] = (
                         one.committed_leader_epoch
                     )
                 result = topic.TxnOffsetCommitResponsePartition(
