@@ -181,8 +181,8 @@ class Transactions:
             self._sequences = current, found
         return self._sequences[1]
 
-    def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the group's committed offsets.
+    def committed(self, *, stable: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the group's committed offsets, by default once no open transaction has others.
 
         Raises:
             ConfigError: the cluster is too old to say when they are stable.
@@ -194,7 +194,7 @@ class Transactions:
                     f"{self.client.options} is older than Kafka 2.5: it does not tell whether the "
                     "offsets of a transaction that is being ended are committed"
                 )
-            return OffsetFetchRequest(group_id=self.name, topics=None, require_stable=True)
+            return OffsetFetchRequest(group_id=self.name, topics=None, require_stable=stable)
 
         def errors(answer: Any) -> Iterable[int]:
             yield answer.error_code
@@ -224,7 +224,7 @@ class Transactions:
         # A new cluster first creates the topic of transactions.
         wanted = FindCoordinatorRequest(key=self.name, key_type=_TRANSACTION)
         self._ask(_TRANSACTION, ApiKey.FIND_COORDINATOR, wanted, _own_error, last_version=3)
-        self.committed()
+        self.committed(stable=False)  # what a dead driver has left open is ended later
         described = DescribeGroupsRequest(groups=[self.name], include_authorized_operations=True)
         (group,) = self._ask(_GROUP, ApiKey.DESCRIBE_GROUPS, described, _errors_of_groups).groups
         asked = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]

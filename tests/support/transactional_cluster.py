@@ -492,8 +492,11 @@ class TransactionalCluster:
         return ErrorCode.NONE
 
     def _fetch_offsets(self, body: Any, code: int) -> Any:
-        assert body.require_stable
         found = self.offsets[body.group_id]
+        if body.require_stable and any(
+            body.group_id in one.offsets for one in self._producers.values()
+        ):
+            code = ErrorCode.UNSTABLE_OFFSET_COMMIT
         topic = OffsetFetchResponse.OffsetFetchResponseTopic
         return OffsetFetchResponse(
             error_code=code,
