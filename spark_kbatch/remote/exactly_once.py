@@ -467,6 +467,7 @@ class _FoundTopics(TopicsOfTask):
     def find(self, name: str) -> Topic:
         """Return a topic; raises as `ensure_topic`."""
         with leased(self._cluster) as client:
+            client.metadata([name], fresh=True)  # an earlier job may have seen one of its name
             topic = ensure_topic(self._options, client, name)
             self.most_bytes[name] = max_message_bytes(client, name)
         self.found[name] = Topic(name, topic.topic_id, len(topic.partitions), config=None)
