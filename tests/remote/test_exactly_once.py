@@ -200,7 +200,6 @@ def test_topic_that_was_recreated_since_an_earlier_job_of_the_process_is_written
     brokers.create_topic("shipped", 3)
     driver.batch([str(number) for number in range(2, 100)])
     assert shipped(brokers) == [*range(2, 100)]
-    assert all(brokers.committed("shipped"))
 
 
 # Sizes.
