@@ -474,9 +474,8 @@ class Producer:
             timeout: in seconds, for answers to requests in flight; records without an answer by then fail as for
                 `close`.
         """
-        self._is_closed = True
         self._sender.why_given_up = error
-        self._sender.close(timeout)
+        self.close(timeout)
         self._sender.close(None)
 
     def metrics(self) -> dict[str, float | None]:
@@ -511,8 +510,11 @@ class Producer:
         )
 
     def __dir__(self) -> list[str]:
-        internal = ("abandon", "append", "ensure_no_callback", "written")  # called by our own code
-        return [name for name in super().__dir__() if name not in internal]
+        return [
+            name
+            for name in super().__dir__()
+            if name not in ("abandon", "append", "ensure_no_callback", "written")  # our own
+        ]
 
     def __enter__(self) -> Self:
         self._ensure_open()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from spark_kbatch.errors import CommitError, ConfigError, ProducerFencedError
 from spark_kbatch.model import TopicPartition
@@ -52,10 +52,26 @@ class StagingProducer(TransactionalProducer):
             store: options of the bucket.
         """
         super().__init__(config, address)
-        self._options, self._id = _options_of(address, config, store), self._name + _SUFFIX
         self._begin_job, self._last_kept = begin_job, last_kept
-        self._of_task = RowsOfTask(self._name, None, uuid.uuid4().hex)
+        self._id, self._run_id = self._name + _SUFFIX, uuid.uuid4().hex
         self._number = -1  # of the last transaction
+        self._options = WriteOptions(
+            path=address,
+            store=store,
+            compression_type=config.compression_type,
+            compression_level=config.compression_level,
+            batch_size=config.batch_size,
+            buffer_memory=config.buffer_memory,
+            linger_ms=config.linger_ms,
+            # Or a function, in the process that has it.
+            partitioner_class=cast("Any", config.partitioner_class),
+            partitioner_ignore_keys=config.partitioner_ignore_keys,
+            auto_create_topics_enable=config.auto_create_topics_enable,
+            request_timeout_ms=config.request_timeout_ms,
+            flush=config.flush,
+            maintain_ms=config.maintain_ms,
+            topic_config={},
+        )
 
     def _take_over(self) -> None:
         """See which transaction was the last one of the name; one that an earlier producer commits later fences this."""
@@ -66,8 +82,7 @@ class StagingProducer(TransactionalProducer):
         self._job = self._begin_job(self._options)
         self._topics, self._task = self._job.begin_task()
         self._staged: StagedRows | None = None  # once it is to be committed
-        producer: Producer = self._task.producer
-        return producer
+        return cast("Producer", self._task.producer)
 
     def _add_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> NoReturn:
         """Refuse offsets of groups."""
@@ -80,12 +95,12 @@ class StagingProducer(TransactionalProducer):
         """Publish what was staged, if that is anything; raises as `WholeJob.commit`."""
         producer.close()  # another thread may be sending
         if self._staged is None:
-            self._staged = self._job.finish_task(self._topics, self._task, self._of_task)
+            of_task = RowsOfTask(self._name, None, self._run_id)
+            self._staged = self._job.finish_task(self._topics, self._task, of_task)
         if not self._staged.extents:
             self._job.abort([self._staged])
             return
-        rows = self._staged.rows
-        evidence = Evidence.of_tasks([rows], None, (rows.run_id or "", ""))
+        evidence = Evidence.of_tasks([self._staged.rows], None, (self._run_id, ""))
         try:
             self._job.commit([self._staged], Attempt(self._id, self._number + 1, evidence, None))
         except CommitError as error:
@@ -104,23 +119,3 @@ class StagingProducer(TransactionalProducer):
         """Remove what was staged."""
         self._task.abandon()
         self._job.abort([] if self._staged is None else [self._staged])
-
-
-def _options_of(address: str, config: ProducerConfig, store: StoreOptions) -> WriteOptions:
-    partitioner: Any = config.partitioner_class  # or a function, in the process that has it
-    return WriteOptions(
-        path=address,
-        store=store,
-        compression_type=config.compression_type,
-        compression_level=config.compression_level,
-        batch_size=config.batch_size,
-        buffer_memory=config.buffer_memory,
-        linger_ms=config.linger_ms,
-        partitioner_class=partitioner,
-        partitioner_ignore_keys=config.partitioner_ignore_keys,
-        auto_create_topics_enable=config.auto_create_topics_enable,
-        request_timeout_ms=config.request_timeout_ms,
-        flush=config.flush,
-        maintain_ms=config.maintain_ms,
-        topic_config={},
-    )

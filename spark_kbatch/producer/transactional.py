@@ -24,6 +24,7 @@ import functools
 import logging
 import os
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
@@ -43,10 +44,7 @@ from spark_kbatch.store.os_errors import translated
 logger = logging.getLogger(__name__)
 
 _ABORT_TIMEOUT_S = 5.0  # for requests in flight
-# Outcomes of a commit that has failed.
-_UNKNOWN = "whether the transaction is committed is not known"
-_COMMIT_AGAIN = f"{_UNKNOWN}; call commit_transaction() again"
-_ONLY_ABORT = f"{NOTHING_VISIBLE}, and abort_transaction() is what is left to do"
+_UNKNOWN = "whether the transaction is committed is not known"  # an outcome of a commit
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -106,18 +104,19 @@ class TransactionalProducer(Producer):
 
     # The place. Each of these is called by one thread at a time, and may raise KBatchErrors and OSErrors.
 
+    @abstractmethod
     def _take_over(self) -> None:
         """Get ready for the first transaction."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _begin(self) -> Producer:
         """Begin a transaction, and return the producer of its records."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _add_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Note offsets of a group for the commit; raises ConfigError if the place takes none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _commit(self, producer: Producer) -> None:
         """Close the transaction's producer, see that it has written everything, and commit.
 
@@ -126,11 +125,10 @@ class TransactionalProducer(Producer):
         Raises:
             ProducerFencedError: another producer of the name has taken over.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _abort(self) -> None:
         """Abort the transaction, whose producer has ended; raises as `_commit`."""
-        raise NotImplementedError
 
     # Transactions.
 
@@ -183,11 +181,15 @@ class TransactionalProducer(Producer):
                 self._commit(producer)
             except (KBatchError, OSError) as error:
                 self._error = error
-                is_told = isinstance(error, CommitError) and not self._is_decided  # by a job
-                if is_told or isinstance(error, ProducerFencedError):
-                    raise
+                if isinstance(error, ProducerFencedError) or (
+                    isinstance(error, CommitError) and not self._is_decided
+                ):
+                    raise  # it says itself whether anything is visible
                 raise CommitError(
-                    _COMMIT_AGAIN if self._is_decided else _ONLY_ABORT, str(error)
+                    f"{_UNKNOWN}; call commit_transaction() again"
+                    if self._is_decided
+                    else f"{NOTHING_VISIBLE}, and abort_transaction() is what is left to do",
+                    str(error),
                 ) from error
             self._is_open = self._is_decided = False
 
@@ -210,9 +212,10 @@ class TransactionalProducer(Producer):
                         "its commit was asked for, so it cannot be aborted: call commit_transaction() again",
                     )
                 self._is_ending = True
-                aborted = TransactionAbortedError("the transaction was aborted")
-                producer.abandon(aborted, _ABORT_TIMEOUT_S)
-                self._error = self._error or aborted
+                producer.abandon(
+                    TransactionAbortedError("the transaction was aborted"), _ABORT_TIMEOUT_S
+                )
+                self._error = self._error or KBatchError("abort_transaction() has failed")
                 self._abort()
             self._is_open = False
 
@@ -234,14 +237,11 @@ class TransactionalProducer(Producer):
             self._abort_if_open()
 
     def _abort_if_open(self) -> None:
-        with self._lock:
-            if self._is_open and not self._is_decided:
-                try:
-                    self.abort_transaction()
-                except KBatchError as error:
-                    logger.warning(
-                        "a transaction of %r could not be aborted: %s", self._name, error
-                    )
+        if self._is_open and not self._is_decided:
+            try:
+                self.abort_transaction()
+            except KBatchError as error:
+                logger.warning("a transaction of %r could not be aborted: %s", self._name, error)
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[PartitionKey, int], group_id: str

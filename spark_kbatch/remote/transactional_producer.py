@@ -67,21 +67,20 @@ class ClusterProducer(TransactionalProducer):
         with self._explained():
             producer.close()  # another thread may be sending
             producer.ensure_delivered()
-            while self._offsets:
-                group_id, offsets = self._offsets.popitem()
-                self._transactions.add_offsets(offsets, group_id)
+            for group_id in [name for name, offsets in self._offsets.items() if offsets]:
+                self._transactions.add_offsets(self._offsets[group_id], group_id)
+                del self._offsets[group_id]  # a commit that is repeated adds none
             self._is_decided = self._transactions.is_open
             self._transactions.end(commit=True)
 
     def _abort(self) -> None:
         """Abort the transaction; raises as `Transactions.end` and `Transactions.renew`."""
-        transactions = self._transactions
-        transactions.client.connections.disconnect_busy("the transaction is aborted")
-        self._needs_epoch |= transactions.is_open
+        self._transactions.client.connections.disconnect_busy("the transaction is aborted")
+        self._needs_epoch |= self._transactions.is_open
         with self._explained():
-            transactions.end(commit=False)
+            self._transactions.end(commit=False)
             if self._needs_epoch:
-                transactions.renew()
+                self._transactions.renew()
                 self._needs_epoch = False
 
     @contextmanager
