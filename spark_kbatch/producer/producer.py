@@ -467,7 +467,9 @@ class Producer:
             )
 
     def abandon(self, error: KBatchError, timeout: float) -> None:
-        """Stop without sending what is waiting. Returns when no thread sends any more; no callback may call this.
+        """Stop without sending what is waiting; no callback may call this.
+
+        Returns when no thread sends any more.
 
         Args:
             error: of the records that are not sent.

@@ -49,19 +49,21 @@ _UNKNOWN = "whether the transaction is committed is not known"  # an outcome of 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def _of_latest(method: _Method, *, sends: bool = False, before: object = None) -> _Method:
+def _of_latest(
+    method: _Method, *, sends: bool = False, before: Callable[[], object] = lambda: None
+) -> _Method:
     """Return a method of `Producer` as the producer of the latest transaction has it.
 
     Args:
         method: of `Producer`.
         sends: whether that transaction must be open.
-        before: what it returns as long as there was none.
+        before: makes what it returns as long as there was none.
     """
 
     @functools.wraps(method)
     def call(self: TransactionalProducer, *given: Any, **named: Any) -> Any:
         producer = self._open_one(method.__name__, sends=True) if sends else self._producer
-        return before if producer is None else method(producer, *given, **named)
+        return before() if producer is None else method(producer, *given, **named)
 
     return cast("_Method", call)
 
@@ -102,7 +104,7 @@ class TransactionalProducer(Producer):
         # Why the open transaction can only be aborted; or that this producer was fenced.
         self._error: Exception | None = None
 
-    # The place. Each of these is called by one thread at a time, and may raise KBatchErrors and OSErrors.
+    # The place. One thread at a time calls these; they may raise KBatchErrors and OSErrors.
 
     @abstractmethod
     def _take_over(self) -> None:
@@ -268,7 +270,7 @@ class TransactionalProducer(Producer):
     send_arrow = _of_latest(Producer.send_arrow, sends=True)
     flush = _of_latest(Producer.flush)
     ensure_delivered = _of_latest(Producer.ensure_delivered)
-    metrics = _of_latest(Producer.metrics, before={})
+    metrics = _of_latest(Producer.metrics, before=dict)
     why_waiting = _of_latest(Producer.why_waiting)
 
     def close(self, timeout: float | None = None) -> None:
@@ -293,7 +295,7 @@ class TransactionalProducer(Producer):
     # Inside.
 
     def _open_one(self, what: str, *, sends: bool = False) -> Producer:
-        """Return the producer of the open transaction; if it `sends`, only as long as that takes records."""
+        """Return the open transaction's producer; if it `sends`, only until that is being ended."""
         producer = self._producer
         if producer is not None and self._is_open and not (sends and self._is_ending):
             return producer

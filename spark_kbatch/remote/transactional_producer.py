@@ -94,7 +94,10 @@ class ClusterProducer(TransactionalProducer):
             why, limit_ms = "another one of its name has taken over", self._transactions.timeout_ms
             taken_ms = monotonic_ms() - self._began_ms
             if taken_ms >= limit_ms:
-                why = f"its transaction took {taken_ms} ms, longer than transaction.timeout.ms={limit_ms}, or {why}"
+                why = (
+                    f"its transaction took {taken_ms} ms, longer than transaction.timeout.ms={limit_ms}, "
+                    f"or {why}"
+                )
             outcome = (
                 "its commit was asked for: if the cluster's answer was lost, the transaction is committed, else "
                 f"{NOTHING_VISIBLE} of it"

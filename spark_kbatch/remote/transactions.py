@@ -98,9 +98,9 @@ def refusals_explained(transactions: Transactions, instead: str) -> Iterator[Non
         if error.code not in _NO_TRANSACTIONS:
             raise
         raise ConfigError(
-            f"{place} does not let this client write transactions as {transactions.name!r} ({error.name}): allow it to "
-            "write and describe that transactional id, or, if this is `kbatch serve`, which has no "
-            f"transactions, {instead}"
+            f"{place} does not let this client write transactions as {transactions.name!r} "
+            f"({error.name}): allow it to write and describe that transactional id, or, if this is "
+            f"`kbatch serve`, which has no transactions, {instead}"
         ) from error
 
 
