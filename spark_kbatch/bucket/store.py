@@ -281,20 +281,12 @@ class BucketStore(OwnSource):
         chosen = parse_producer_options(config, options, own)
         if chosen.transactional_id is not None:
             from spark_kbatch.producer.staged_transactions import (  # noqa: PLC0415  as above
-                StagedTransactions,
-            )
-            from spark_kbatch.producer.transactional import (  # noqa: PLC0415  as above
-                TransactionalProducer,
+                StagingProducer,
             )
 
-            place = StagedTransactions(
-                self.address,
-                chosen,
-                self.begin_job,
-                self._last_kept,
-                self._options,
+            return StagingProducer(
+                self.address, chosen, self.begin_job, self._last_kept, self._options
             )
-            return TransactionalProducer(place)
         at_once = chosen.max_in_flight_requests_per_connection
         transport = BucketTransport(
             self._ledger, self._maintain(chosen.maintain_ms), at_once=at_once

@@ -58,10 +58,11 @@ if TYPE_CHECKING:
 _STDIN = "-"
 _COLUMN_TOPIC = "-"
 _PATIENCE_S = 2.0  # with a producer that is to stop, and writes nothing
-_OPTION_OF_KEY = {
-    "compression.type": "--compression-type",
-    "acks": "--acks",
-    "auto.create.topics.enable": "--no-create",
+_WHY_NOT_BY_KEY = {
+    "compression.type": "is given by --compression-type",
+    "acks": "is given by --acks",
+    "auto.create.topics.enable": "is given by --no-create",
+    "transactional.id": "is for Python: cluster.producer(transactional_id=...)",
 }
 _PRODUCER_KEYS = {option.key for option in PRODUCER_OPTIONS} - {
     option.key for option in CLUSTER_OPTIONS
@@ -309,12 +310,8 @@ def _producer_options(
     keys: dict[str, str] = {}
     for name, value in given.items():
         key = topic_key(name)
-        if option := _OPTION_OF_KEY.get(key):
-            raise click.UsageError(f"{name!r} is given by {option}")
-        if key == "transactional.id":
-            raise click.UsageError(
-                f"{name!r} is for Python: cluster.producer(transactional_id=...)"
-            )
+        if why := _WHY_NOT_BY_KEY.get(key):
+            raise click.UsageError(f"{name!r} {why}")
         if keys.setdefault(key, value) is not value:
             raise click.UsageError(f"{key!r} is given twice")
     own = {"compression.type": compression_type, "acks": acks}

@@ -109,15 +109,11 @@ class FolderStore(OwnSource):
         chosen = parse_producer_options(config, options)
         if chosen.transactional_id is not None:
             from spark_kbatch.producer.staged_transactions import (  # noqa: PLC0415  as above
-                StagedTransactions,
-            )
-            from spark_kbatch.producer.transactional import (  # noqa: PLC0415  as above
-                TransactionalProducer,
+                StagingProducer,
             )
 
-            commits = self.parts.coordinator(flush=chosen.flush)
-            place = StagedTransactions(self.address, chosen, self.begin_job, commits.last_kept)
-            return TransactionalProducer(place)
+            last_kept = self.parts.coordinator(flush=chosen.flush).last_kept
+            return StagingProducer(self.address, chosen, self.begin_job, last_kept)
         find = self.catalog.finder(create=chosen.auto_create_topics_enable)
         return Producer(
             chosen,

@@ -85,8 +85,7 @@ class ClusterTarget:
         Raises:
             ConfigError: the group has offsets that no mirror committed.
         """
-        instead = "mirror into its PATH"
-        with self._fenced(), refusals_explained(self.name, self._mirror, instead):
+        with self._fenced(), refusals_explained(self._transactions, "mirror into its PATH"):
             self._transactions.take_over()
             found = self._transactions.committed()
         self._producer = BatchProducer(self._transactions)

@@ -58,6 +58,7 @@ class AccumulatorConfig:
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     capacity_max: int  # of a batch in memory, before compression
+    attributes: int = 0  # of batches, besides the codec
     run_bytes_max: int = 0  # of several batches of a partition in a request; 0: it takes one
 
 
@@ -124,6 +125,7 @@ class RecordAccumulator:
             batch_size=config.batch_size,
             codec=config.codec,
             level=config.level,
+            attributes=config.attributes,
             capacity_max=config.capacity_max,
             allocate=allocate,
         )

@@ -40,11 +40,9 @@ from spark_kbatch.record.header import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
-    TRANSACTIONAL,
     increment_sequence,
     rewrite,
     sequence_after,
-    unpack,
 )
 
 logger = logging.getLogger(__name__)
@@ -216,7 +214,6 @@ class ProducerBatch:
         self.result = ProduceResult(self.topic_partition)
         self.producer_id, self.producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         self.base_sequence, self.sequence_was_reset = NO_SEQUENCE, False
-        self.is_transactional = False
         self.error: Exception | None = None  # of closing it, or of the last attempt to send it
         self._thunks: list[Thunk] = []
         self._final_state: FinalState | None = None
@@ -258,30 +255,24 @@ class ProducerBatch:
         """Call `callback` when these records are written or have failed."""
         self._thunks.append(Thunk(first, count, callback))
 
-    def set_producer_state(
-        self, producer_id: int, epoch: int, base_sequence: int, *, is_transactional: bool = False
-    ) -> None:
+    def set_producer_state(self, producer_id: int, epoch: int, base_sequence: int) -> None:
         """Assign sequence numbers to the records; if the batch is closed, rewrite its bytes.
 
         Bytes that a request may still read are not changed, but copied first.
         """
         self.sequence_was_reset = self.has_sequence
-        self.is_transactional = is_transactional
         self.producer_id, self.producer_epoch = producer_id, epoch
         self.base_sequence = base_sequence
         for part in self.builder.parts:
             if part.is_closed and self.readers:
                 part.data = memoryview(bytearray(part.data))
             if part.is_closed:
-                attributes = self._attributes
-                if is_transactional and attributes is None:
-                    attributes = unpack(part.data).attributes | TRANSACTIONAL
                 rewrite(
                     part.data,
                     producer_id=producer_id,
                     producer_epoch=epoch,
                     base_sequence=base_sequence,
-                    attributes=attributes,
+                    attributes=self._attributes,
                 )
             base_sequence = sequence_after(base_sequence, part.records_count)
 
@@ -292,7 +283,6 @@ class ProducerBatch:
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
                 base_sequence=self.base_sequence,
-                attributes=TRANSACTIONAL if self.is_transactional else 0,
             )
 
     def done(
@@ -361,7 +351,13 @@ class ProducerBatch:
             capacity = 2 * max(batch_size, size_upper_bound(columns, first))
             memory = np.empty(capacity, np.uint8).data
             builder = RecordBatchBuilder(
-                memory, 0, capacity, write_limit=batch_size, codec=codec_id, level=level
+                memory,
+                0,
+                capacity,
+                write_limit=batch_size,
+                codec=codec_id,
+                level=level,
+                attributes=whole.attributes,
             )
             next_row = builder.append(columns.head(first + most), first)
             builder.close_for_appends()
@@ -369,12 +365,7 @@ class ProducerBatch:
             child.attempts, child.last_attempt_ms = self.attempts, self.last_attempt_ms
             if self.has_sequence:
                 sequence = increment_sequence(self.base_sequence, first)
-                child.set_producer_state(
-                    self.producer_id,
-                    self.producer_epoch,
-                    sequence,
-                    is_transactional=self.is_transactional,
-                )
+                child.set_producer_state(self.producer_id, self.producer_epoch, sequence)
             children.append((first, child))
         self._hand_over(children)
         return [child for _, child in children]
@@ -394,7 +385,7 @@ class ProducerBatch:
             child.producer_id, child.producer_epoch = self.producer_id, self.producer_epoch
             child.base_sequence = sequence_after(self.base_sequence, first)
             child.sequence_was_reset, child.is_in_doubt = self.sequence_was_reset, self.is_in_doubt
-            child.readers, child.is_transactional = self.readers, self.is_transactional
+            child.readers = self.readers
             children.append((first, child))
             first += part.records_count
         self._hand_over(children)

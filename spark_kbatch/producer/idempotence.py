@@ -275,12 +275,7 @@ class Sequences:
             batch.is_in_doubt = False  # no log has it
 
     def _number(self, partition: _Partition, batch: ProducerBatch) -> None:
-        batch.set_producer_state(
-            partition.producer_id,
-            partition.epoch,
-            partition.next_sequence,
-            is_transactional=self._transactional_epoch is not None,
-        )
+        batch.set_producer_state(partition.producer_id, partition.epoch, partition.next_sequence)
         # Those that were built together are several batches to the log, which remembers so many.
         partition.recent.extend(
             [batch.base_sequence, *[_NONE_ACKED] * (len(batch.builder.parts) - 1)]

@@ -327,18 +327,20 @@ class BatchMemory:
         batch_size: int,
         codec: int,
         level: int | None,
+        attributes: int,
         capacity_max: int,
         allocate: Callable[[int], int],
     ) -> None:
         """Set up the source of batch builders for one buffer pool.
 
         Args:
+            attributes: of the batches, besides the codec.
             capacity_max: of a batch in memory, before compression.
             allocate: takes memory from the pool, waiting for it or freeing it.
         """
         self._pool, self._allocate = pool, allocate
         self._batch_size, self._capacity_max = batch_size, capacity_max
-        self._codec, self._level = codec, level
+        self._codec, self._level, self._attributes = codec, level, attributes
         self._ratios = CompressionRatioEstimator()
         # The kernels' state of each batch, indexed by the number of its first buffer.
         self._states = np.empty(BATCH_COLUMNS * (len(pool.memory) // pool.poolable_size), np.int64)
@@ -449,6 +451,7 @@ class BatchMemory:
                     codec=codec,
                     level=level,
                     compression_ratio=ratio,
+                    attributes=self._attributes,
                     slot=SPARE_SLOT,
                     state=states[first : first + BATCH_COLUMNS],
                 )

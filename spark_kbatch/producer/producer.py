@@ -64,7 +64,12 @@ from spark_kbatch.producer.sender import Sender, SenderConfig
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array, Columns
-from spark_kbatch.record.header import MAGIC, NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
+from spark_kbatch.record.header import (
+    MAGIC,
+    NO_TIMESTAMP,
+    RECORD_BATCH_OVERHEAD,
+    TRANSACTIONAL,
+)
 from spark_kbatch.record.scalar import Header
 from spark_kbatch.store.transport import Nodes, Transport
 
@@ -72,8 +77,6 @@ logger = logging.getLogger(__name__)
 
 Bytes = bytes | bytearray | memoryview | str
 REFRESH_MS = 100
-# Called by our own code only.
-_INTERNAL = ("abandon", "append", "ensure_no_callback", "written")
 
 
 class RoutedRows(NamedTuple):
@@ -228,6 +231,7 @@ class Producer:
                 retry_backoff_ms=config.retry_backoff_ms,
                 retry_backoff_max_ms=config.retry_backoff_max_ms,
                 capacity_max=capacity_max,
+                attributes=TRANSACTIONAL if config.transactional_id else 0,
                 run_bytes_max=config.max_request_size if takes_runs else 0,
             ),
             self._pool,
@@ -352,6 +356,7 @@ class Producer:
                 found, partition, record, size, self._monotonic_ms(), on_appended
             )
         except (BufferExhaustedError, RecordTooLargeError) as error:
+            self._sender.first_error = self._sender.first_error or error
             if callback is not None:
                 try:
                     callback(None, error)
@@ -414,7 +419,7 @@ class Producer:
         return routed
 
     def ensure_delivered(self) -> None:
-        """Raise the error of the first batch that failed, if any."""
+        """Raise the error of the first record that failed, if any."""
         if self._sender.first_error is not None:
             raise self._sender.first_error
 
@@ -461,8 +466,8 @@ class Producer:
                 f"{what} in a callback would wait for the callback's own batch; call it elsewhere"
             )
 
-    def abandon(self, error: Exception, timeout: float) -> None:
-        """Stop without sending what is waiting; raises KBatchError if a callback calls this.
+    def abandon(self, error: KBatchError, timeout: float) -> None:
+        """Stop without sending what is waiting; no callback may call this.
 
         Returns when no thread sends any more.
 
@@ -471,10 +476,8 @@ class Producer:
             timeout: in seconds, for answers to requests in flight; records without an answer by then fail as for
                 `close`.
         """
-        self.ensure_no_callback("this")
-        self._is_closed = True
-        self._sender.give_up(error)
-        self._sender.close(timeout)
+        self._sender.why_given_up = error
+        self.close(timeout)
         self._sender.close(None)
 
     def metrics(self) -> dict[str, float | None]:
@@ -509,7 +512,11 @@ class Producer:
         )
 
     def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in _INTERNAL]
+        return [
+            name
+            for name in super().__dir__()
+            if name not in ("abandon", "append", "ensure_no_callback", "written")  # our own
+        ]
 
     def __enter__(self) -> Self:
         self._ensure_open()
@@ -579,7 +586,11 @@ class Producer:
             to.add_callback(first, len(taken), future.count_down)
 
         told = None if future is None else on_appended
-        self._accumulator.append(rows.columns, rows.routing, self._monotonic_ms(), told)
+        try:
+            self._accumulator.append(rows.columns, rows.routing, self._monotonic_ms(), told)
+        except (BufferExhaustedError, RecordTooLargeError) as error:
+            self._sender.first_error = self._sender.first_error or error
+            raise
 
     def _wait_for_memory(self, size: int) -> int:
         is_callback = self._sender.is_current_thread

@@ -208,8 +208,10 @@ class Sender:
         self._why_unsent: Exception | None = None  # what keeps all batches from being sent
         self._why_retried: Exception | None = None  # until the next batch is written
         self._said_ms = -_SAID_AGAIN_AFTER_MS
-        self.first_error: Exception | None = None  # of a batch that failed
-        self._given_up: Exception | None = None  # why what is not in flight is not sent
+        # Of a batch that failed, or of a record that got into none.
+        self.first_error: Exception | None = None
+        # If set, what is not in flight fails with it, and so does what would be sent again.
+        self.why_given_up: KBatchError | None = None
 
     def send_ready(self) -> None:
         """Handle answers, and send every batch that may be sent."""
@@ -221,9 +223,8 @@ class Sender:
         # Read for each round: a busy producer always has another one, and time goes on.
         now_ms = self._monotonic_ms()
         self._take_answers(now_ms)
-        if self._given_up is not None:
-            for batch in self._accumulator.take_all():
-                self._fail(batch, self._given_up)
+        if self.why_given_up is not None:
+            raise self.why_given_up
         if now_ms != self._looked_ms:
             self._expire(now_ms)
             self._looked_ms = now_ms
@@ -357,11 +358,6 @@ class Sender:
         """Make the thread look for work now."""
         if self._thread is not None:
             self._nodes.wake_up()
-
-    def give_up(self, error: Exception) -> None:
-        """Send nothing more: what is not in flight fails with an error, and so does what would be sent again."""
-        self._given_up = error
-        self.wake_up()
 
     def close(self, timeout: float | None) -> None:
         """Send what is left, within `timeout` seconds, and stop.

@@ -79,7 +79,8 @@ class TaskProducer(Generic[_Staged_co]):
         if self._topic is not None:
             partitions = find_topic(self._topic).partitions
             batch_size = fair_batch_size(batch_size, options.buffer_memory, partitions)
-        self._producer = Producer(
+        # Of its batches; also for single records. With `linger.ms` it has a thread.
+        self.producer = Producer(
             ProducerConfig(
                 batch_size=batch_size,
                 buffer_memory=options.buffer_memory,
@@ -103,20 +104,15 @@ class TaskProducer(Generic[_Staged_co]):
             inline=options.linger_ms is None,
         )
 
-    @property
-    def producer(self) -> Producer:
-        """The producer of its batches, for single records; with `linger.ms` it has a thread."""
-        return self._producer
-
     def append(self, rows: pa.RecordBatch) -> None:
         """Add rows, whose columns the driver has checked, to the batches that the task stages.
 
         Raises:
             KBatchError, OSError: a row cannot be written, or an earlier batch failed.
         """
-        for one in self._producer.append(rows, self._topic):
+        for one in self.producer.append(rows, self._topic):
             self._count(one)
-        self._producer.ensure_delivered()
+        self.producer.ensure_delivered()
 
     def _count(self, rows: RoutedRows) -> None:
         (columns, routing), count = rows, len(rows.routing.counts)
@@ -141,9 +137,9 @@ class TaskProducer(Generic[_Staged_co]):
 
     def finish(self) -> _Staged_co:
         """Stage the rows still buffered, and return all that the task staged; raises as `append`."""
-        self._producer.flush()
-        self._producer.ensure_delivered()
-        self._producer.close()
+        self.producer.flush()
+        self.producer.ensure_delivered()
+        self.producer.close()
         return self._staging.finish()
 
     def __enter__(self) -> Self:
@@ -155,5 +151,5 @@ class TaskProducer(Generic[_Staged_co]):
 
     def abandon(self) -> None:
         """Remove what the task staged, because it failed; an error that leaves its `with` does this."""
-        self._producer.close(timeout=0)
+        self.producer.close(timeout=0)
         self._staging.abandon()

@@ -1,11 +1,12 @@
 """A transactional producer: a `Producer` for each transaction, between the place's begin and end of it.
 
-    take_over     once: in a real cluster it fences earlier producers of the name
-    begin         a new `Producer`; outside of a transaction there is none
-    commit        the producer has written all records and ends, then the place commits
-    abort         the producer drops what it has not sent and ends, then the place aborts
+    _take_over    once: in a real cluster it fences earlier producers of the name
+    _begin        a new `Producer`; outside of a transaction there is none, or one that is closed
+    _commit       the producer has written all records and ends, then the place commits
+    _abort        the producer drops what it has not sent and ends, then the place aborts
 
-So the place alone knows what a transaction is, and while it begins or ends one no thread sends.
+Each place has a subclass with these. So the place alone knows what a transaction is, and while it begins or ends
+one no thread sends.
 
     after an error of               what is left to do
     a record, or the commit         abort_transaction
@@ -19,69 +20,52 @@ Source: Kafka clients/producer/KafkaProducer.java, clients/producer/internals/Tr
 from __future__ import annotations
 
 import contextlib
-import datetime
+import functools
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Never, NoReturn, Protocol
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar, cast
 
 from spark_kbatch.errors import (
-    BufferExhaustedError,
     CommitError,
-    ConfigError,
     KBatchError,
-    ProducerClosedError,
-    ProducerForkedError,
-    RecordTooLargeError,
+    ProducerFencedError,
     TransactionAbortedError,
 )
 from spark_kbatch.model import PartitionKey, TopicPartition
 from spark_kbatch.options import arguments
-from spark_kbatch.producer.futures import (
-    ArrowCallback,
-    ArrowFuture,
-    Callback,
-    FailedFuture,
-    RecordFuture,
-)
-from spark_kbatch.producer.producer import Bytes, Producer
+from spark_kbatch.options.producer import ProducerConfig
+from spark_kbatch.producer.producer import Producer
 from spark_kbatch.store.commits import NOTHING_VISIBLE
+from spark_kbatch.store.os_errors import translated
 
 logger = logging.getLogger(__name__)
 
 _ABORT_TIMEOUT_S = 5.0  # for requests in flight
+_UNKNOWN = "whether the transaction is committed is not known"  # an outcome of a commit
 
-GroupOffsets = dict[str, dict[TopicPartition, int]]  # by group
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-class TransactionalPlace(Protocol):
-    """A place that one transactional producer writes to. Called by one thread at a time."""
+def _of_latest(
+    method: _Method, *, sends: bool = False, before: Callable[[], object] = lambda: None
+) -> _Method:
+    """Return a method of `Producer` as the producer of the latest transaction has it.
 
-    name: str  # the producer's transactional id
-    why_no_offsets: str  # why a commit takes no offsets of groups; empty if it does
+    Args:
+        method: of `Producer`.
+        sends: whether that transaction must be open.
+        before: makes what it returns as long as there was none.
+    """
 
-    @property
-    def is_decided(self) -> bool:
-        """Whether the commit of the open transaction was asked for, so that it may have happened."""
+    @functools.wraps(method)
+    def call(self: TransactionalProducer, *given: Any, **named: Any) -> Any:
+        producer = self._open_one(method.__name__, sends=True) if sends else self._producer
+        return before() if producer is None else method(producer, *given, **named)
 
-    def take_over(self) -> None:
-        """Get ready for the first transaction."""
-
-    def begin(self) -> Producer:
-        """Begin a transaction, and return the producer of its records."""
-
-    def commit(self, offsets: GroupOffsets) -> None:
-        """Commit the transaction, whose producer has written everything and is closed, with offsets of groups."""
-
-    def abort(self) -> None:
-        """Abort the transaction, whose producer has ended."""
-
-    def fenced(self, error: KBatchError) -> KBatchError | None:
-        """Return the error for the user if one means that another producer of the name has taken over, else None."""
-
-    def close(self) -> None:
-        """Let go of the place."""
+    return cast("_Method", call)
 
 
 class TransactionalProducer(Producer):
@@ -95,20 +79,58 @@ class TransactionalProducer(Producer):
     or, in the words of other clients, begin_transaction, commit_transaction and abort_transaction. Records of one
     transaction are all visible, or none is, to a reader of committed records, which every reader here is.
 
-    It has all methods of a Producer, which the one of the open transaction does.
+    It has all methods of a Producer, which the one of the open transaction does. Outside of a transaction nothing
+    is sent: `send` and `send_arrow` raise KBatchError, or ProducerFencedError if another producer has taken over.
+    Their futures end when the records are written, and not yet visible; in a folder or a bucket, where the commit
+    gives offsets, their offsets are -1. `metrics` has nothing before the first transaction; in a real cluster it is
+    of all transactions, in a folder or a bucket of the latest one.
     """
 
-    def __init__(self, place: TransactionalPlace) -> None:
-        """Set up; nothing is asked of the place yet."""
+    def __init__(self, config: ProducerConfig, place: str) -> None:
+        """Set up; nothing is asked of the place yet.
+
+        Args:
+            config: with the transactional id.
+            place: its address, for errors.
+        """
         # What `Producer.__init__` sets is of one transaction.
-        self._place, self._process_id = place, os.getpid()
+        self._config, self._process_id, self._is_closed = config, os.getpid(), False
+        self._name, self._place = config.transactional_id or "", place
         self._lock = threading.RLock()  # held by who begins or ends
-        self._has_taken_over = self._is_ending = self._is_closed = False
-        self._producer: Producer | None = None  # of the open transaction
-        self._latest: Producer | None = None
-        self._offsets: GroupOffsets = {}
-        self._failed: KBatchError | None = None  # why the open transaction can only be aborted
-        self._fenced: KBatchError | None = None
+        self._held = contextlib.ExitStack()  # what is let go when this is closed
+        self._producer: Producer | None = None  # of the latest transaction
+        self._has_taken_over = self._is_open = self._is_ending = False
+        self._is_decided = False  # whether the commit was asked for, so that it may have happened
+        # Why the open transaction can only be aborted; or that this producer was fenced.
+        self._error: Exception | None = None
+
+    # The place. One thread at a time calls these; they may raise KBatchErrors and OSErrors.
+
+    @abstractmethod
+    def _take_over(self) -> None:
+        """Get ready for the first transaction."""
+
+    @abstractmethod
+    def _begin(self) -> Producer:
+        """Begin a transaction, and return the producer of its records."""
+
+    @abstractmethod
+    def _add_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Note offsets of a group for the commit; raises ConfigError if the place takes none."""
+
+    @abstractmethod
+    def _commit(self, producer: Producer) -> None:
+        """Close the transaction's producer, see that it has written everything, and commit.
+
+        It sets `_is_decided` if an error leaves the outcome unknown.
+
+        Raises:
+            ProducerFencedError: another producer of the name has taken over.
+        """
+
+    @abstractmethod
+    def _abort(self) -> None:
+        """Abort the transaction, whose producer has ended; raises as `_commit`."""
 
     # Transactions.
 
@@ -122,10 +144,10 @@ class TransactionalProducer(Producer):
             ProducerFencedError: another producer has taken over since.
             ProducerClosedError, ProducerForkedError: as for `Producer.send`.
         """
-        with self._beginning_or_ending("init_transactions()"):
+        with self._alone("init_transactions()"):
             self._ensure_open()
             if not self._has_taken_over:
-                self._place.take_over()
+                self._take_over()
                 self._has_taken_over = True
 
     def begin_transaction(self) -> None:
@@ -134,14 +156,14 @@ class TransactionalProducer(Producer):
         Raises:
             KBatchError: one is open.
         """
-        with self._beginning_or_ending("begin_transaction()"):
+        with self._alone("begin_transaction()"):
             self.init_transactions()
-            if self._producer is not None:
+            if self._is_open:
                 raise KBatchError(
                     "a transaction is open: commit_transaction() or abort_transaction() ends it"
                 )
-            self._offsets, self._failed, self._is_ending = {}, None, False
-            self._producer = self._latest = self._place.begin()
+            self._producer, self._error = self._begin(), None
+            self._is_open, self._is_ending = True, False
 
     def commit_transaction(self) -> None:
         """Send everything, wait until it is written, and make it visible together with the offsets of groups.
@@ -152,45 +174,26 @@ class TransactionalProducer(Producer):
             ProducerFencedError: another producer has taken over, or the transaction's time was up.
             KBatchError: no transaction is open; or a callback calls this.
         """
-        with self._beginning_or_ending("commit_transaction()"):
+        with self._alone("commit_transaction()"):
             producer = self._open_one("commit_transaction")
-            if self._failed is not None:
-                self._refuse_commit(self._failed)
             self._is_ending = True
             try:
-                if not self._place.is_decided:
-                    # After the end: another thread may be sending meanwhile.
-                    producer.close()
-                    self.ensure_delivered()
-                self._place.commit(self._offsets)
-            except KBatchError as error:
-                self._refuse_if_fenced(error)
-                self._note_failure(error)
-            self._producer = None
-
-    def _refuse_if_fenced(self, error: KBatchError) -> None:
-        """Raise ProducerFencedError, and keep it, if an error means that."""
-        fenced = self._place.fenced(error)
-        if fenced is not None:
-            self._fenced = fenced
-            raise fenced from error
-
-    def _note_failure(self, error: KBatchError) -> NoReturn:
-        """Raise the error of a commit that says what is left to do."""
-        if self._place.is_decided:
-            raise CommitError(
-                "whether the transaction is committed is not known; call commit_transaction() again",
-                str(error),
-            ) from error
-        self._failed = error
-        self._refuse_commit(error)
-
-    def _refuse_commit(self, why: KBatchError) -> NoReturn:
-        if isinstance(why, CommitError):  # of a job, which says whether anything is visible
-            raise why
-        raise CommitError(
-            f"{NOTHING_VISIBLE}, and abort_transaction() is what is left to do", str(why)
-        ) from why
+                if self._error is not None and not self._is_decided:
+                    raise self._error
+                self._commit(producer)
+            except (KBatchError, OSError) as error:
+                self._error = error
+                if isinstance(error, ProducerFencedError) or (
+                    isinstance(error, CommitError) and not self._is_decided
+                ):
+                    raise  # it says itself whether anything is visible
+                raise CommitError(
+                    f"{_UNKNOWN}; call commit_transaction() again"
+                    if self._is_decided
+                    else f"{NOTHING_VISIBLE}, and abort_transaction() is what is left to do",
+                    str(error),
+                ) from error
+            self._is_open = self._is_decided = False
 
     def abort_transaction(self) -> None:
         """Drop all records of the transaction, and its offsets; readers of committed records never see them.
@@ -202,25 +205,21 @@ class TransactionalProducer(Producer):
             ProducerFencedError: as for `commit_transaction`; nothing of the transaction is visible.
             KBatchError: no transaction is open; or a callback calls this.
         """
-        with self._beginning_or_ending("abort_transaction()"):
+        with self._alone("abort_transaction()"):
             producer = self._open_one("abort_transaction")
-            if self._place.is_decided and self._fenced is None:
-                raise CommitError(
-                    "whether the transaction is committed is not known",
-                    "its commit was asked for, so it cannot be aborted: call commit_transaction() again",
+            if not isinstance(self._error, ProducerFencedError):
+                if self._is_decided:
+                    raise CommitError(
+                        _UNKNOWN,
+                        "its commit was asked for, so it cannot be aborted: call commit_transaction() again",
+                    )
+                self._is_ending = True
+                producer.abandon(
+                    TransactionAbortedError("the transaction was aborted"), _ABORT_TIMEOUT_S
                 )
-            self._is_ending = True
-            producer.abandon(
-                TransactionAbortedError("the transaction was aborted"), _ABORT_TIMEOUT_S
-            )
-            self._failed = self._failed or KBatchError("abort_transaction() has failed")
-            if self._fenced is None:
-                try:
-                    self._place.abort()
-                except KBatchError as error:
-                    self._refuse_if_fenced(error)
-                    raise
-            self._producer = None
+                self._error = self._error or KBatchError("abort_transaction() has failed")
+                self._abort()
+            self._is_open = False
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[TransactionalProducer]:
@@ -234,22 +233,17 @@ class TransactionalProducer(Producer):
         self.begin_transaction()
         try:
             yield self
-            if self._producer is not None:  # the block may have ended it
+            if self._is_open:  # the block may have ended it
                 self.commit_transaction()
-        except BaseException:
+        finally:
             self._abort_if_open()
-            raise
 
     def _abort_if_open(self) -> None:
-        with self._lock:
-            if self._producer is None or self._place.is_decided:
-                return
+        if self._is_open and not self._is_decided:
             try:
                 self.abort_transaction()
             except KBatchError as error:
-                logger.warning(
-                    "a transaction of %r could not be aborted: %s", self._place.name, error
-                )
+                logger.warning("a transaction of %r could not be aborted: %s", self._name, error)
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[PartitionKey, int], group_id: str
@@ -267,87 +261,17 @@ class TransactionalProducer(Producer):
             KBatchError: no transaction is open.
         """
         group_id, wanted = arguments.group_offsets(group_id, offsets)
-        self._sending("send_offsets_to_transaction")
-        if self._place.why_no_offsets:
-            raise ConfigError(self._place.why_no_offsets)
-        self._offsets.setdefault(group_id, {}).update(wanted)
+        self._open_one("send_offsets_to_transaction", sends=True)
+        self._add_offsets(group_id, wanted)
 
-    # Sending.
+    # Records.
 
-    def send(
-        self,
-        topic: str,
-        value: Bytes | None = None,
-        key: Bytes | None = None,
-        *,
-        headers: Iterable[tuple[str, Bytes | None]] | Mapping[str, Bytes | None] = (),
-        partition: int | None = None,
-        timestamp: int | datetime.datetime | None = None,
-        callback: Callback | None = None,
-        **unknown: Never,
-    ) -> RecordFuture:
-        """Send one record in the open transaction, as `Producer.send` does, which has the arguments.
-
-        Its future ends when the record is written, and not yet visible; in a folder or a bucket, where the commit
-        gives offsets, its offset is -1.
-
-        Raises:
-            KBatchError: no transaction is open.
-            ProducerFencedError: another producer has taken over.
-        """
-        future = self._sending("send").send(
-            topic,
-            value,
-            key,
-            headers=headers,
-            partition=partition,
-            timestamp=timestamp,
-            callback=callback,
-            **unknown,
-        )
-        if isinstance(future, FailedFuture):
-            self._fail(future.exception())
-        return future
-
-    def send_arrow(
-        self, topic: str | None, rows: Any, *, callback: ArrowCallback | None = None
-    ) -> ArrowFuture:
-        """Send every row of a table in the open transaction, as `Producer.send_arrow` does; raises as `send`."""
-        producer = self._sending("send_arrow")
-        try:
-            return producer.send_arrow(topic, rows, callback=callback)
-        except (BufferExhaustedError, RecordTooLargeError) as error:
-            self._fail(error)  # some of the rows may be sent
-            raise
-
-    def _fail(self, error: BaseException | None) -> None:
-        """Let the open transaction only be aborted."""
-        if isinstance(error, KBatchError):
-            self._failed = self._failed or error
-
-    def flush(self, timeout: float | None = None) -> None:
-        """Wait until each record of the open transaction is written or has failed, as `Producer.flush` does."""
-        producer = self._producer
-        if producer is not None:
-            producer.flush(timeout)
-
-    def ensure_delivered(self) -> None:
-        """Raise the error of the first record of the open transaction that failed, if any."""
-        if self._failed is not None:
-            raise self._failed
-        if self._producer is not None:
-            self._producer.ensure_delivered()
-
-    def metrics(self) -> dict[str, float | None]:
-        """Return what was sent, as `Producer.metrics` does; nothing before the first transaction.
-
-        In a real cluster it is of all transactions, in a folder or a bucket of the latest one.
-        """
-        return {} if self._latest is None else self._latest.metrics()
-
-    def why_waiting(self) -> Exception | None:
-        """Return the error for which records wait to be sent again; None if none do."""
-        return None if self._producer is None else self._producer.why_waiting()
+    send = _of_latest(Producer.send, sends=True)
+    send_arrow = _of_latest(Producer.send_arrow, sends=True)
+    flush = _of_latest(Producer.flush)
+    ensure_delivered = _of_latest(Producer.ensure_delivered)
+    metrics = _of_latest(Producer.metrics, before=dict)
+    why_waiting = _of_latest(Producer.why_waiting)
 
     def close(self, timeout: float | None = None) -> None:
         """Abort the open transaction, if there is one, and stop. Safe to call again.
@@ -355,59 +279,47 @@ class TransactionalProducer(Producer):
         Args:
             timeout: of no meaning here: an abort takes seconds at most.
         """
-        if self._process_id != os.getpid():
-            return
-        with self._beginning_or_ending("close()"):
-            if self._is_closed:
-                return
-            if self._place.is_decided:
-                logger.warning(
-                    "producer %r is closed before it is known whether its transaction is committed",
-                    self._place.name,
-                )
-            elif self._producer is not None:
-                logger.warning(
-                    "producer %r is closed: its transaction is aborted", self._place.name
-                )
-            self._abort_if_open()
-            self._is_closed = True
-            self._place.close()
+        if self._process_id == os.getpid():
+            with self._alone("close()"):
+                if self._is_open:
+                    logger.warning(
+                        "producer %r is closed: its transaction is aborted"
+                        if not self._is_decided
+                        else "producer %r is closed before it is known whether its transaction is committed",
+                        self._name,
+                    )
+                self._abort_if_open()
+                self._is_closed, self._is_open = True, False
+                self._held.close()
 
     # Inside.
 
-    def _sending(self, what: str) -> Producer:
-        """Return the producer of the open transaction, for records."""
-        producer = self._open_one(what)
-        if self._is_ending:
-            raise KBatchError(f"{what}() in a transaction that is being ended: begin another one")
-        return producer
-
-    def _open_one(self, what: str) -> Producer:
-        self._ensure_open(may_be_fenced=what == "abort_transaction")
+    def _open_one(self, what: str, *, sends: bool = False) -> Producer:
+        """Return the open transaction's producer; if it `sends`, only until that is being ended."""
         producer = self._producer
-        if producer is None:
-            raise KBatchError(
-                f"{what}() outside of a transaction: call begin_transaction() first, or write "
-                "`with producer.transaction():`"
-            )
-        return producer
+        if producer is not None and self._is_open and not (sends and self._is_ending):
+            return producer
+        self._ensure_open()
+        raise KBatchError(
+            f"{what}() in a transaction that is being ended: begin another one"
+            if self._is_open
+            else f"{what}() outside of a transaction: call begin_transaction() first, or write "
+            "`with producer.transaction():`"
+        )
 
-    def _ensure_open(self, *, may_be_fenced: bool = False) -> None:
-        if self._process_id != os.getpid():
-            raise ProducerForkedError(self._process_id, os.getpid())
-        if self._is_closed:
-            raise ProducerClosedError("the producer is closed")
-        if self._fenced is not None and not may_be_fenced:
-            raise self._fenced
+    def _ensure_open(self) -> None:
+        super()._ensure_open()
+        if isinstance(self._error, ProducerFencedError):
+            raise self._error
 
     @contextlib.contextmanager
-    def _beginning_or_ending(self, what: str) -> Iterator[None]:
-        # Who has the lock may wait for a callback.
-        if self._latest is not None and self._process_id == os.getpid():
-            self._latest.ensure_no_callback(what)
-        with self._lock:
+    def _alone(self, what: str) -> Iterator[None]:
+        self._ensure_not_forked()
+        if self._producer is not None:  # who has the lock may wait for a callback
+            self._producer.ensure_no_callback(what)
+        with self._lock, translated(self._place):
             yield
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open"
-        return f"<TransactionalProducer {self._place.name!r}, {state}>"
+        return f"<TransactionalProducer {self._name!r}, {state}>"

@@ -79,6 +79,7 @@ class RecordBatchBuilder:
         codec: int = 0,
         level: int | None = None,
         compression_ratio: float = 1.0,
+        attributes: int = 0,
         slot: int = 0,
         state: memoryview[int] | None = None,
     ) -> None:
@@ -89,6 +90,7 @@ class RecordBatchBuilder:
             capacity: bytes that the batch may take in `memory`, compressed or not.
             write_limit: bytes that it should have when closed; the capacity by default.
             compression_ratio: expected, compressed / uncompressed.
+            attributes: of its header, besides the codec.
             slot: of the rows that `fill` appends to this batch; with SPARE_SLOT, of the first slot
                 whose batch is full.
             state: int64[8], where write_records keeps its numbers until the batch is closed.
@@ -97,6 +99,7 @@ class RecordBatchBuilder:
         self.start = start
         self._codec = codec
         self._level = level
+        self.attributes = attributes
         self._scale = compression_ratio * _ESTIMATION_FACTOR if codec else 1.0
         first = start + RECORD_BATCH_OVERHEAD
         stop = end = start + capacity
@@ -212,16 +215,11 @@ class RecordBatchBuilder:
         producer_id: int = NO_PRODUCER_ID,
         producer_epoch: int = NO_PRODUCER_EPOCH,
         base_sequence: int = NO_SEQUENCE,
-        attributes: int = 0,
     ) -> None:
         """Finish the batch: compress its records and write its header and CRC.
 
         From now on `data` is the batch. The batch stays uncompressed if it would not fit into the
         capacity.
-
-        Args:
-            base_offset, leader_epoch, producer_id, producer_epoch, base_sequence: as in its header.
-            attributes: besides the codec.
         """
         self.takes_more = False  # even if the rest fails
         self._own_state()
@@ -236,7 +234,7 @@ class RecordBatchBuilder:
             records_count,
             base_timestamp,
             max_timestamp,
-            codec | attributes,
+            codec | self.attributes,
             base_offset,
             leader_epoch,
             producer_id,
@@ -301,7 +299,6 @@ class BuilderRun:
         producer_id: int = NO_PRODUCER_ID,
         producer_epoch: int = NO_PRODUCER_EPOCH,
         base_sequence: int = NO_SEQUENCE,
-        attributes: int = 0,
     ) -> None:
         """Finish the batches, whose sequence numbers follow each other; those that were finished stay as they are."""
         for part in self.parts:
@@ -310,7 +307,6 @@ class BuilderRun:
                     producer_id=producer_id,
                     producer_epoch=producer_epoch,
                     base_sequence=base_sequence,
-                    attributes=attributes,
                 )
             base_sequence = batch_header.sequence_after(base_sequence, part.records_count)
         self.estimated_size_in_bytes = sum(len(part.data) for part in self.parts)

@@ -16,9 +16,11 @@ from spark_kbatch.clock import now_ms
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.options.topic import Topic
+from spark_kbatch.producer.metrics import ProducerMetrics
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.remote.client import Client, leased
 from spark_kbatch.remote.metadata import TopicMetadata
+from spark_kbatch.remote.transactions import Transactions
 from spark_kbatch.remote.transport import BrokerTransport
 
 
@@ -27,6 +29,8 @@ def open_producer(
     config: ProducerConfig,
     *,
     ensure_topic: Callable[[Client, str], object] | None = None,
+    transactions: Transactions | None = None,
+    metrics: ProducerMetrics | None = None,
     seed: int | None = None,
 ) -> Producer:
     """Return a producer for a real cluster, with a thread that sends its batches.
@@ -35,9 +39,13 @@ def open_producer(
         options: of the cluster.
         config: of the producer.
         ensure_topic: called with each topic that is looked up for the first time; may create it.
+        transactions: that its batches are part of.
+        metrics: of an earlier producer, which go on.
         seed: of everything that is random; by default a new one each time.
     """
-    transport = BrokerTransport(options, request_timeout_ms=config.request_timeout_ms)
+    transport = BrokerTransport(
+        options, request_timeout_ms=config.request_timeout_ms, transactions=transactions
+    )
     try:
         return Producer(
             config,
@@ -46,6 +54,7 @@ def open_producer(
             now_ms,
             nodes=transport,
             sequences=transport.sequences,
+            metrics=metrics,
             seed=seed,
         )
     except BaseException:

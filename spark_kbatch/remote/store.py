@@ -102,14 +102,11 @@ class RemoteStore:
         }
         chosen = parse_producer_options(defaults, config, options)
         if chosen.transactional_id is not None:
-            from spark_kbatch.producer.transactional import (  # noqa: PLC0415  few producers have them
-                TransactionalProducer,
-            )
             from spark_kbatch.remote.transactional_producer import (  # noqa: PLC0415  as above
-                ClusterTransactions,
+                ClusterProducer,
             )
 
-            return TransactionalProducer(ClusterTransactions(self.options, chosen))
+            return ClusterProducer(self.options, chosen)
         return open_producer(self.options, chosen)
 
     def begin_job(

@@ -76,26 +76,31 @@ _NEXT_EPOCH_SINCE = 3  # InitProducerId
 
 
 @contextlib.contextmanager
-def refusals_explained(place: object, name: str, instead: str) -> Iterator[None]:
+def refusals_explained(transactions: Transactions, instead: str) -> Iterator[None]:
     """Turn the errors of a cluster that lets a client write no transactions into ones that say what to do.
 
     Args:
-        place: the cluster.
-        name: the transactional id.
+        transactions: that are to be written.
         instead: what to do with `kbatch serve`.
 
     Raises:
-        ConfigError: it refuses them.
+        ConfigError: it refuses them, or those that take so long.
     """
+    place = transactions.client.options
     try:
         yield
     except ApiError as error:
+        if error.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            raise ConfigError(
+                f"option 'transaction.timeout.ms' is {transactions.timeout_ms}; accepted by {place}: at most "
+                "its brokers' transaction.max.timeout.ms"
+            ) from error
         if error.code not in _NO_TRANSACTIONS:
             raise
         raise ConfigError(
-            f"{place} does not let this client write transactions as {name!r} ({error.name}): allow it to "
-            "write and describe that transactional id, or, if this is `kbatch serve`, which has no "
-            f"transactions, {instead}"
+            f"{place} does not let this client write transactions as {transactions.name!r} "
+            f"({error.name}): allow it to write and describe that transactional id, or, if this is "
+            f"`kbatch serve`, which has no transactions, {instead}"
         ) from error
 
 
@@ -119,10 +124,9 @@ class Transactions:
             timeout_ms: after which the cluster aborts a transaction that was begun and not ended.
         """
         self.name = name
-        self.producer_id, self.producer_epoch = -1, -1
+        self.go_on_as(-1, -1)
         self.client, self.timeout_ms = client, timeout_ms
         self._coordinators: dict[tuple[int, str], Node] = {}  # by kind and name
-        self._sequences: tuple[tuple[int, int], Sequences] | None = None  # with their id and epoch
         self._partitions: set[TopicPartition] = set()  # of the current transaction, perhaps
         self._added: set[TopicPartition] = set()  # those that certainly are
         self._has_offsets = False
@@ -163,23 +167,20 @@ class Transactions:
             return request
 
         answer = self._ask(_TRANSACTION, ApiKey.INIT_PRODUCER_ID, body, _own_error)
-        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        self.go_on_as(answer.producer_id, answer.producer_epoch)
         self._forget()
 
     def go_on_as(self, producer_id: int, producer_epoch: int) -> None:
         """Use the id and epoch with which another process has taken over, fencing no one."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self._sequences = Sequences(lambda: producer_id, transactional_epoch=producer_epoch)
 
     def sequences(self) -> Sequences:
         """Return sequence numbers for the batches of the producer id and epoch that there are now.
 
         They go on from transaction to transaction, and start again in another epoch.
         """
-        current = self.producer_id, self.producer_epoch
-        if self._sequences is None or self._sequences[0] != current:
-            found = Sequences(lambda: self.producer_id, transactional_epoch=self.producer_epoch)
-            self._sequences = current, found
-        return self._sequences[1]
+        return self._sequences
 
     def committed(self, *, stable: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the group's committed offsets, by default once no open transaction has others.
