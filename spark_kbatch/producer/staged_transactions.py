@@ -15,7 +15,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from spark_kbatch.errors import CommitError, KBatchError, ProducerFencedError
+from spark_kbatch.errors import CommitError, ConfigError, KBatchError, ProducerFencedError
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.write import WriteOptions
@@ -83,7 +84,7 @@ class StagedTransactions:
         """
         self.name = name = config.transactional_id or ""
         self.why_no_offsets = (
-            f"send_offsets_to_transaction is for a real cluster: in {address} a commit has records alone; "
+            f"a transaction has offsets of groups in a real cluster: in {address} a commit has records alone; "
             "write the offsets as records of a topic of their own, in the same transaction"
         )
         self._options, self._id = _options_of(address, config, store), name + _SUFFIX
@@ -97,6 +98,10 @@ class StagedTransactions:
         """See which transaction was the last one of the name; one that an earlier producer commits later fences this."""
         with translated(self._options.path):
             self._number, _ = self._last_kept(self._id)
+
+    def committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """Refuse, as a commit has no offsets of groups."""
+        raise ConfigError(self.why_no_offsets)
 
     def begin(self) -> Producer:
         """Begin a job, and return the producer of its one task."""

@@ -68,6 +68,9 @@ class TransactionalPlace(Protocol):
     def take_over(self) -> None:
         """Get ready for the first transaction."""
 
+    def committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """Return the offsets of a group between transactions; raises ConfigError where commits take none."""
+
     def begin(self) -> Producer:
         """Begin a transaction, and return the producer of its records."""
 
@@ -136,10 +139,7 @@ class TransactionalProducer(Producer):
         """
         with self._beginning_or_ending("begin_transaction()"):
             self.init_transactions()
-            if self._producer is not None:
-                raise KBatchError(
-                    "a transaction is open: commit_transaction() or abort_transaction() ends it"
-                )
+            self._ensure_none_open()
             self._offsets, self._failed, self._is_ending = {}, None, False
             self._producer = self._latest = self._place.begin()
 
@@ -250,6 +250,20 @@ class TransactionalProducer(Producer):
                 logger.warning(
                     "a transaction of %r could not be aborted: %s", self._place.name, error
                 )
+
+    def committed_offsets(self, group_id: str) -> dict[TopicPartition, int]:
+        """Return the offsets that a group has committed: where a program that sends them goes on when it starts.
+
+        It waits until no transaction that is being ended has offsets of the group.
+
+        Raises:
+            ConfigError: the argument is not accepted; or this place takes no offsets in transactions.
+            KBatchError: a transaction is open; or as `init_transactions`.
+        """
+        with self._beginning_or_ending("committed_offsets()"):
+            self.init_transactions()
+            self._ensure_none_open()
+            return self._place.committed(arguments.group(group_id))
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[PartitionKey, int], group_id: str
@@ -381,6 +395,12 @@ class TransactionalProducer(Producer):
         if self._is_ending:
             raise KBatchError(f"{what}() in a transaction that is being ended: begin another one")
         return producer
+
+    def _ensure_none_open(self) -> None:
+        if self._producer is not None:
+            raise KBatchError(
+                "a transaction is open: commit_transaction() or abort_transaction() ends it"
+            )
 
     def _open_one(self, what: str) -> Producer:
         self._ensure_open(may_be_fenced=what == "abort_transaction")

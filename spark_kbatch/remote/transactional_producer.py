@@ -16,6 +16,7 @@ from contextlib import ExitStack
 
 from spark_kbatch.clock import monotonic_ms, now_ms
 from spark_kbatch.errors import ConfigError, KBatchError, ProducerFencedError
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.producer.metrics import ProducerMetrics
@@ -63,6 +64,11 @@ class ClusterTransactions:
                     f"option 'transaction.timeout.ms' is {self._config.transaction_timeout_ms}; accepted by "
                     f"{self._options}: at most its brokers' transaction.max.timeout.ms"
                 ) from error
+
+    def committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """Return the offsets of a group; raises as `Transactions.committed`."""
+        found = self._transactions.committed(group_id)
+        return {tp: one.offset for tp, one in found.items()}
 
     def begin(self) -> Producer:
         """Return a producer of the open transaction's records."""

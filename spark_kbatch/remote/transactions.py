@@ -181,8 +181,8 @@ class Transactions:
             self._sequences = current, found
         return self._sequences[1]
 
-    def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the group's committed offsets.
+    def committed(self, group_id: str | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the committed offsets of a group, by default the one of the same name.
 
         Raises:
             ConfigError: the cluster is too old to say when they are stable.
@@ -194,7 +194,9 @@ class Transactions:
                     f"{self.client.options} is older than Kafka 2.5: it does not tell whether the "
                     "offsets of a transaction that is being ended are committed"
                 )
-            return OffsetFetchRequest(group_id=self.name, topics=None, require_stable=True)
+            return OffsetFetchRequest(
+                group_id=group_id or self.name, topics=None, require_stable=True
+            )
 
         def errors(answer: Any) -> Iterable[int]:
             yield answer.error_code
@@ -202,7 +204,9 @@ class Transactions:
                 for one in topic.partitions:
                     yield one.error_code
 
-        answer = self._ask(_GROUP, ApiKey.OFFSET_FETCH, body, errors, _REQUIRE_STABLE_SINCE)
+        answer = self._ask(
+            _GROUP, ApiKey.OFFSET_FETCH, body, errors, _REQUIRE_STABLE_SINCE, group_id=group_id
+        )
         return {
             TopicPartition(topic.name, one.partition_index): OffsetAndMetadata(
                 one.committed_offset, one.metadata or "", one.committed_leader_epoch
