@@ -422,7 +422,7 @@ class TransactionalProducer(Producer):
 
     @contextlib.contextmanager
     def _beginning_or_ending(self, what: str) -> Iterator[None]:
-        # Who has the lock may wait for a callback.
+        # Whoever has the lock may wait for a callback.
         if self._latest is not None and self._process_id == os.getpid():
             self._latest.ensure_no_callback(what)
         with self._lock:

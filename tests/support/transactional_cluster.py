@@ -101,7 +101,7 @@ class _Log:
 
 @dataclass
 class _Producer:
-    """What the coordinator knows of one transactional id."""
+    """A transactional id, as the coordinator knows it."""
 
     producer_id: int
     epoch: int = -1
@@ -339,7 +339,9 @@ class TransactionalCluster:
                 topic(
                     topic=of.topic,
                     partitions=[
-                        self._fetched(self.topics[of.topic][one.partition], one, body.isolation_level)
+                        self._fetched(
+                            self.topics[of.topic][one.partition], one, body.isolation_level
+                        )
                         for one in of.partitions
                     ],
                 )
