@@ -80,6 +80,9 @@ def test_writer_properties_are_the_defaults() -> None:
     # Those of values as columns belong to a topic.
     without_default |= {key for key in defaults if key.startswith(("key.", "value."))}
     without_default.add("auto.register.schemas")
+    # Those of transactions belong to a real cluster.
+    without_default |= {key for key in defaults if key.startswith("transaction")}
+    without_default |= {"delivery.guarantee", "exactly.once.driver.bytes"}
     assert given.keys() == defaults.keys() - without_default
 
 

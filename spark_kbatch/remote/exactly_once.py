@@ -68,7 +68,7 @@ from spark_kbatch.remote.transactions import Transactions, is_fenced
 from spark_kbatch.store.commits import NOTHING_VISIBLE
 from spark_kbatch.store.groups import OffsetAndMetadata
 from spark_kbatch.store.job import StagedRows, TopicsOfJob, TopicsOfTask, WholeJob
-from spark_kbatch.store.repetitions import UNREAD, Attempt, Evidence
+from spark_kbatch.store.repetitions import Attempt, Evidence
 from spark_kbatch.store.transport import ProduceBatch
 from spark_kbatch.stored_json import StoredObject
 from spark_kbatch.wire.errors import ErrorCode, code_of
@@ -81,7 +81,7 @@ logger = logging.getLogger(__name__)
 
 _METADATA_MAX = 4096  # characters, by default of offset.metadata.max.bytes
 _SUMS_MAX = 1000  # characters; by topic they may take more than all metadata
-_UNKNOWN = "it is not known whether it is visible"
+_UNKNOWN, _ONCE = "it is not known whether it is visible", "its rows are visible, once"
 # What a broker answers to a client that lacks a right, and a server without transactions to all.
 _REFUSALS = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -125,8 +125,7 @@ class QueryProgress(NamedTuple):
         except ValueError as error:
             raise ConfigError(
                 f"option 'transactional.id.prefix' is {prefix!r}, a consumer group with offsets "
-                "that no "
-                f"write has committed ({error}); give another prefix"
+                f"that no write has committed ({error}); give another prefix"
             ) from None
 
     def packed(self) -> OffsetAndMetadata:
@@ -161,8 +160,8 @@ class ExactlyOnceJob(WholeJob):
         if not producer_config(options).enable_idempotence:
             raise ConfigError(
                 "option 'delivery.guarantee' is 'exactly-once', which needs acks=all, "
-                "enable.idempotence=true, "
-                "retries of at least 1, and at most 5 requests in flight; leave these options out"
+                "enable.idempotence=true, retries of at least 1, and at most 5 requests in "
+                "flight; leave these options out"
             )
         RemoteJob.begin(options, overwrite=overwrite, is_micro_batch=is_micro_batch)
         job = cls(options)
@@ -217,14 +216,9 @@ class ExactlyOnceJob(WholeJob):
 
         Else the next one could not be told from one whose progress is lost.
         """
-        rows, topic = [one.rows for one in staged], self.options.topic
-        attempt = Attempt.of_micro_batch(rows, number, self.options, read_plan)
-        query_ids = {one.query_id for one in rows if one.query_id}
-        if attempt is None and number == 0 and topic is not None and query_ids:
-            (query_id,) = query_ids
-            plan = UNREAD if read_plan is None else read_plan(query_id, number)
-            evidence = Evidence.of_tasks(rows, topic, plan)
-            attempt = Attempt(query_id, number, evidence, self.options.resolve_micro_batch)
+        rows, options = [one.rows for one in staged], self.options
+        is_first = number == 0 and options.topic is not None
+        attempt = Attempt.of_micro_batch(rows, number, options, read_plan, even_empty=is_first)
         if attempt is not None:
             self.commit(staged, attempt)
 
@@ -272,8 +266,7 @@ class ExactlyOnceJob(WholeJob):
             raise CommitError(
                 NOTHING_VISIBLE,
                 f"its tasks belong to {len(claims)} writers ({claims}), where one is right: "
-                "another driver "
-                "has run the same micro-batch",
+                "another driver has run the same micro-batch",
             )
         (claim,) = claims
         return Claim(*claim)
@@ -298,13 +291,11 @@ class ExactlyOnceJob(WholeJob):
             )
         elif attempt.number > 0 and not attempt.app_id:
             why = (
-                f"under the prefix {self._prefix!r} no earlier one is known: the query has written "
-                "without "
-                "'exactly-once' so far, or under another prefix, or its topic was deleted, or the "
-                "cluster "
-                "forgot the group's offsets after offsets.retention.minutes. So it cannot be told "
-                "whether the "
-                f"rows of micro-batch {attempt.number} are there"
+                f"under the prefix {self._prefix!r} no earlier one is known: the query has "
+                "written without 'exactly-once' so far, or under another prefix, or its topic was "
+                "deleted, or the cluster forgot the group's offsets after "
+                "offsets.retention.minutes. So it cannot be told whether the rows of micro-batch "
+                f"{attempt.number} are there"
             )
         else:
             return attempt.is_repetition((-1, None))
@@ -314,10 +305,8 @@ class ExactlyOnceJob(WholeJob):
             raise CommitError(
                 NOTHING_VISIBLE,
                 f"{what} is refused: {why}. If it is right to go on, option resolve.micro.batch "
-                "may say "
-                f"'write {attempt.id} {attempt.number}', or 'skip {attempt.id} {attempt.number}' "
-                "if its "
-                "rows are in the topic",
+                f"may say 'write {attempt.id} {attempt.number}', or 'skip {attempt.id} "
+                f"{attempt.number}' if its rows are in the topic",
             )
         logger.warning("%s: resolve.micro.batch says %s, although %s", what, wanted[0], why)
         return wanted[0] == "skip"
@@ -333,6 +322,9 @@ class ExactlyOnceJob(WholeJob):
         producer = BatchProducer(transactions)
         try:
             names = self._ensure_same_topics(transactions.client, batches)
+            transactions.add_partitions(
+                {TopicPartition(one.topic.name, one.partition) for one in batches}
+            )
             for one in batches:
                 producer.send(*one)
             producer.flush()
@@ -371,8 +363,7 @@ class ExactlyOnceJob(WholeJob):
             if name not in found or found[name].topic_id != topic.topic_id:
                 raise CommitError(
                     NOTHING_VISIBLE,
-                    f"topic {name!r} of {self._cluster} was deleted while the job ran; run it "
-                    "again",
+                    f"topic {name!r} of {self._cluster} was deleted while the job ran; run it again",
                 )
         return set(topics)
 
@@ -398,6 +389,8 @@ class ExactlyOnceJob(WholeJob):
         if progress in known:
             logger.info("%d of %s is committed, although %s", progress.number, progress.id, error)
             return
+        if any(one.id == progress.id and one.number >= progress.number for one in known):
+            raise CommitError(_ONCE, f"a newer driver has gone on from it ({error})") from error
         if is_fenced(error):
             raise error
         raise CommitError(NOTHING_VISIBLE, f"the cluster has aborted it: {error}") from error
@@ -417,8 +410,7 @@ class ExactlyOnceJob(WholeJob):
                 )
                 raise CommitError(
                     NOTHING_VISIBLE,
-                    f"{why} has taken over the prefix {self._prefix!r} in {self._cluster} "
-                    f"({error})",
+                    f"{why} has taken over the prefix {self._prefix!r} in {self._cluster} ({error})",
                 ) from error
             code = code_of(error)
             if code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
@@ -429,10 +421,9 @@ class ExactlyOnceJob(WholeJob):
             if code in _REFUSALS:
                 raise ConfigError(
                     f"{self._cluster} refuses what exactly-once needs ({error}): transactions and "
-                    "Kafka 2.5, and the "
-                    f"rights to write and describe the transactional id {self._prefix!r}, to read "
-                    "the consumer "
-                    "group of that name, and to read and write the topics"
+                    "Kafka 2.5, and the rights to write and describe the transactional id "
+                    f"{self._prefix!r}, to read the consumer group of that name, and to read and "
+                    "write the topics"
                 ) from error
             raise
 
@@ -459,11 +450,10 @@ def _ensure_fit(size_in_bytes: int, limit: int, whose: str = "a job or micro-bat
         raise CommitError(
             NOTHING_VISIBLE,
             f"{whose} has {size_in_bytes} bytes or more, and with 'exactly-once' they go through "
-            "the driver: at "
-            f"most {limit}. Let a stream take less at a time (maxOffsetsPerTrigger), or compress "
-            "(compression.type), or raise 'exactly.once.driver.bytes' if the driver has the "
-            "memory; or, for any "
-            "size, write to a cluster in a folder or a bucket, and copy that with `kbatch mirror`",
+            f"the driver: at most {limit}. Let a stream take less at a time "
+            "(maxOffsetsPerTrigger), or compress (compression.type), or raise "
+            "'exactly.once.driver.bytes' if the driver has the memory; or, for any size, write to "
+            "a cluster in a folder or a bucket, and copy that with `kbatch mirror`",
         )
 
 
@@ -477,6 +467,7 @@ class _FoundTopics(TopicsOfTask):
     def find(self, name: str) -> Topic:
         """Return a topic; raises as `ensure_topic`."""
         with leased(self._cluster) as client:
+            client.metadata([name], fresh=True)  # an earlier job may have seen one of its name
             topic = ensure_topic(self._options, client, name)
             self.most_bytes[name] = max_message_bytes(client, name)
         self.found[name] = Topic(name, topic.topic_id, len(topic.partitions), config=None)

@@ -181,8 +181,12 @@ class Transactions:
             self._sequences = current, found
         return self._sequences[1]
 
-    def committed(self, group_id: str | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+    def committed(
+        self, group_id: str | None = None, *, stable: bool = True
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets of a group, by default the one of the same name.
+
+        It waits until no open transaction has others, unless `stable` is False.
 
         Raises:
             ConfigError: the cluster is too old to say when they are stable.
@@ -195,7 +199,7 @@ class Transactions:
                     "offsets of a transaction that is being ended are committed"
                 )
             return OffsetFetchRequest(
-                group_id=group_id or self.name, topics=None, require_stable=True
+                group_id=group_id or self.name, topics=None, require_stable=stable
             )
 
         def errors(answer: Any) -> Iterable[int]:
@@ -228,7 +232,7 @@ class Transactions:
         # A new cluster first creates the topic of transactions.
         wanted = FindCoordinatorRequest(key=self.name, key_type=_TRANSACTION)
         self._ask(_TRANSACTION, ApiKey.FIND_COORDINATOR, wanted, _own_error, last_version=3)
-        self.committed()
+        self.committed(stable=False)  # what a dead driver has left open is ended later
         described = DescribeGroupsRequest(groups=[self.name], include_authorized_operations=True)
         (group,) = self._ask(_GROUP, ApiKey.DESCRIBE_GROUPS, described, _errors_of_groups).groups
         asked = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]

@@ -55,13 +55,15 @@ class RowsOfTask(NamedTuple):
     sums: RowSums = ()
 
 
-def query_of(staged: Iterable[RowsOfTask]) -> str | None:
-    """Return the query whose micro-batch these tasks have staged; None if they have no rows.
+def query_of(staged: Iterable[RowsOfTask], *, even_empty: bool = False) -> str | None:
+    """Return the query whose micro-batch these tasks have staged.
+
+    None if they have no rows, or, if `even_empty`, if they know no query either.
 
     Raises:
         CommitError: the tasks do not know it.
     """
-    query_ids = {one.query_id for one in staged if one.sums}
+    query_ids = {one.query_id for one in staged if one.sums or (even_empty and one.query_id)}
     if not query_ids:
         return None
     (query_id,) = query_ids
@@ -165,9 +167,11 @@ class Attempt(NamedTuple):
         number: int,
         options: WriteOptions,
         read_plan: ReadPlan | None,
+        *,
+        even_empty: bool = False,
     ) -> Attempt | None:
-        """Return a micro-batch of tasks; None if it has no rows. Raises as `query_of`."""
-        query_id = query_of(staged)
+        """Return a micro-batch of tasks; None as of `query_of`, which says what is raised."""
+        query_id = query_of(staged, even_empty=even_empty)
         if query_id is None:
             return None
         plan = UNREAD if read_plan is None else read_plan(query_id, number)

@@ -13,7 +13,8 @@ The rows of one key of 100,000 are read by a condition, `where`, beside the conn
 20 million rows, or KBATCH_BENCH_WHERE_ROWS.
 
 A micro-batch of 100 rows, from topic to topic, is compared with the same on an embedded log: the ratio of
-the two median times.
+the two median times. So are micro-batches of 100 rows and of 16 MiB that are written exactly once, with those
+that are at least once; beside them Spark's own connector, which is at least once.
 
 `make bench-kafka`; needs Maven.
 """
@@ -26,6 +27,7 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import confluent_kafka
 import kafkarrow
@@ -60,6 +62,8 @@ AWAITED = 3.0  # times aiokafka
 ONE_KEY, A_KEY = "kbatch, where", 8.0  # times Spark's connector and a filter
 MICRO_BATCH = 1.2  # times an embedded log
 MICRO_BATCHES, MICRO_BATCH_ROWS = 40, 100
+EXACTLY_ONCE = 1.3  # times at least once
+LARGE_MICRO_BATCHES, LARGE_ROWS = 12, 16 * 1024 * 1024 // (16 + 1000)  # of a key and a value
 
 
 @pytest.fixture(scope="session")
@@ -265,16 +269,27 @@ def bench_one_key(spark: SparkSession, broker: Broker, targets: Targets) -> None
 # Micro-batches.
 
 
-def micro_batch_ms(spark: SparkSession, servers: str, folder: Path) -> float:
-    """Return the median time of a micro-batch that copies rows from one topic to another."""
-    both = {"kafka.bootstrap.servers": servers, "maxOffsetsPerTrigger": str(MICRO_BATCH_ROWS)}
-    source = spark.readStream.format("kbatch").options(**both).option("subscribe", "from")
+class Stream(NamedTuple):
+    """A query that copies rows from the topic `from` to the topic `to`."""
+
+    servers: str  # or a folder
+    format: str = "kbatch"
+    options: Mapping[str, str] = {}  # of its sink
+
+
+def micro_batch_ms(spark: SparkSession, stream: Stream, rows: int, folder: Path) -> float:
+    """Return the median time of a micro-batch of as many rows, the first five apart."""
+    both = {"kafka.bootstrap.servers": stream.servers, "maxOffsetsPerTrigger": str(rows)}
+    source = spark.readStream.format(stream.format).options(**both).option("subscribe", "from")
+    # Each run is a query of its own.
+    own = {"transactional.id.prefix": folder.name} if stream.options else {}
     query = (
         source.option("startingOffsets", "earliest")
         .load()
         .select("key", "value")
-        .writeStream.format("kbatch")
-        .option("kafka.bootstrap.servers", servers)
+        .writeStream.format(stream.format)
+        .options(**stream.options, **own)
+        .option("kafka.bootstrap.servers", stream.servers)
         .option("topic", "to")
         .option("checkpointLocation", str(folder))
         .trigger(availableNow=True)
@@ -282,8 +297,36 @@ def micro_batch_ms(spark: SparkSession, servers: str, folder: Path) -> float:
     )
     query.awaitTermination()
     done = [one for one in query.recentProgress if one.numInputRows]
-    assert len(done) >= MICRO_BATCHES
+    assert len(done) > 6
     return statistics.median(one.durationMs["triggerExecution"] for one in done[5:])
+
+
+def fill(rows: DataFrame, servers: str) -> None:
+    """Write the rows of `from`."""
+    sink = rows.write.format("kbatch").mode("append").option("kafka.bootstrap.servers", servers)
+    sink.option("topic", "from").save()
+
+
+def compared(
+    spark: SparkSession,
+    streams: Mapping[str, Stream],
+    rows: int,
+    folder: Path,
+    targets: Targets,
+) -> float:
+    """Return how much longer a micro-batch of the first stream takes than one of the second, by rounds."""
+    ratios = []
+    for number in range(7):
+        turns = [*streams.items()][:: 1 if number % 2 else -1]
+        found = {
+            name: micro_batch_ms(spark, stream, rows, folder / f"{number}-{name}")
+            for name, stream in turns
+        }
+        targets.say(", ".join(f"{name} {found[name]:.0f} ms" for name in streams))
+        first, second, *_ = (found[name] for name in streams)
+        ratios.append(first / second)
+    targets.say(f"ratios from {min(ratios):.2f} to {max(ratios):.2f}")
+    return statistics.median(ratios)
 
 
 def bench_micro_batches(
@@ -291,27 +334,56 @@ def bench_micro_batches(
 ) -> None:
     rows = rows_of(spark, MICRO_BATCHES * MICRO_BATCH_ROWS, 100).coalesce(1)
     cluster = spark_kbatch.open(tmp_path / "cluster", create=True)
+    streams = {
+        "a broker": Stream(broker.address),
+        "an embedded log": Stream(str(tmp_path / "cluster")),
+    }
     for name in ("from", "to"):
         broker.create_topic(name)
         cluster.create_topic(name, partitions=1)
-    places = {"a broker": broker.address, "an embedded log": str(tmp_path / "cluster")}
-    for servers in places.values():
-        rows.write.format("kbatch").mode("append").option(
-            "kafka.bootstrap.servers", servers
-        ).option("topic", "from").save()
-    ratios = []
-    for number in range(7):
-        found = {
-            name: micro_batch_ms(spark, servers, tmp_path / f"{number} {name}")
-            for name, servers in places.items()
-        }
-        targets.say(", ".join(f"{name} {ms:.0f} ms" for name, ms in found.items()))
-        ratios.append(found["a broker"] / found["an embedded log"])
+    for stream in streams.values():
+        fill(rows, stream.servers)
+    found = compared(spark, streams, MICRO_BATCH_ROWS, tmp_path, targets)
+    targets.at_most("a micro-batch of 100 rows, of one of an embedded log", found, MICRO_BATCH)
+    delete(broker, "from", "to")
+
+
+@pytest.mark.parametrize(
+    ("rows", "batches", "value_bytes"),
+    [
+        pytest.param(LARGE_ROWS, LARGE_MICRO_BATCHES, 1000, id="16 MiB"),
+        pytest.param(MICRO_BATCH_ROWS, MICRO_BATCHES, 100, id="100 rows"),
+    ],
+)
+def bench_exactly_once(
+    spark: SparkSession,
+    broker: Broker,
+    rows: int,
+    batches: int,
+    value_bytes: int,
+    tmp_path: Path,
+    targets: Targets,
+) -> None:
+    for name in ("from", "to"):
+        broker.create_topic(name, partitions=PARTITIONS)
+    fill(rows_of(spark, rows * batches, value_bytes), broker.address)
+    exactly_once = {"delivery.guarantee": "exactly-once"}
+    streams = {
+        "exactly once": Stream(broker.address, options=exactly_once),
+        "at least once": Stream(broker.address),
+        "Spark's connector": Stream(broker.address, "kafka"),
+    }
+    found = compared(spark, streams, rows, tmp_path, targets)
     targets.at_most(
-        "a micro-batch of 100 rows, of one of an embedded log",
-        statistics.median(ratios),
-        MICRO_BATCH,
+        f"a micro-batch of {rows:,} rows exactly once, of one at least once", found, EXACTLY_ONCE
     )
+    delete(broker, "from", "to")
+
+
+def delete(broker: Broker, *topics: str) -> None:
+    admin = broker.admin()  # kept: a client that is dropped ends its requests
+    for future in admin.delete_topics([*topics]).values():
+        future.result(60)
 
 
 # Plain Python.

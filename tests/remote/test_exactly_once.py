@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from spark_kbatch.errors import CommitError, ConfigError, KBatchError
 from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.remote import exactly_once
+from spark_kbatch.remote.transactions import Transactions
 from spark_kbatch.spark.writer import KBatchWriter, TaskMessage
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey, Request
@@ -188,6 +190,16 @@ def test_topic_that_was_recreated_while_tasks_ran_is_refused(
         driver.commit([message], 0)
     assert shipped(brokers) == []
     assert not brokers.has_open_transaction
+
+
+def test_topic_that_was_recreated_since_an_earlier_job_of_the_process_is_written(
+    brokers: TransactionalCluster,
+) -> None:
+    driver = Driver(brokers.address)
+    driver.batch(["1"])
+    brokers.create_topic("shipped", 3)
+    driver.batch([str(number) for number in range(2, 100)])
+    assert shipped(brokers) == [*range(2, 100)]
 
 
 # Sizes.
@@ -368,6 +380,39 @@ def test_commit_whose_answer_is_lost_while_another_driver_takes_over_is_found(
     assert shipped(brokers) == [*range(20)]
     other.micro_batch(checkpoint, 20)
     assert shipped(brokers) == [*range(20)]
+
+
+def test_commit_whose_answer_is_lost_while_another_driver_goes_on_says_that_it_is_visible(
+    brokers: TransactionalCluster, checkpoint: SparkCheckpoint, tmp_path: Path
+) -> None:
+    checkpoint.plan(10)
+    copy = checkpoint.copied_to(tmp_path / "copy")
+
+    def go_on() -> None:
+        Driver(brokers.address).micro_batch(copy, 10)
+        Driver(brokers.address).micro_batch(copy, 20)
+
+    lose(brokers, ApiKey.END_TXN, go_on)
+    with pytest.raises(CommitError, match="its rows are visible, once: a newer driver"):
+        Driver(brokers.address).micro_batch(checkpoint, 10)
+    assert shipped(brokers) == [*range(20)]
+
+
+def test_query_starts_at_once_while_the_transaction_of_a_dead_driver_is_open(
+    brokers: TransactionalCluster, checkpoint: SparkCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Transactions, "end", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            Driver(brokers.address).micro_batch(checkpoint, 10)
+    assert brokers.has_open_transaction
+    exactly_once._answered.clear()
+    asked: list[int] = []
+    brokers.on_request = lambda request: asked.append(request.api_key)
+    Driver(brokers.address).micro_batch(checkpoint, 10)
+    before = asked[: asked.index(ApiKey.INIT_PRODUCER_ID)]
+    assert before.count(ApiKey.OFFSET_FETCH) == 1
+    assert shipped(brokers) == [*range(10)]
 
 
 def test_batch_job_without_a_name_says_that_its_outcome_is_unknown(
