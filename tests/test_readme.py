@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 import unicodedata
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from spark_kbatch.options.remote import parse_cluster_options
 from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK, SPARK
 from tests.support import more_in_soak
 from tests.support.generated_docs import DOCS, GENERATED, section
+from tests.support.transactional_cluster import TransactionalCluster
 
 README = REPOSITORY / "README.md"
 PAGES = [README, *sorted(DOCS.glob("*.md"))]
@@ -101,8 +103,23 @@ def test_python_blocks_run_as_pasted_and_print_what_the_pages_show(tmp_path: Pat
         if SPARK >= SHOWN_SINCE.get(page.name, (4, 0))
     }
     assert found["README.md"]
-    blocks = {page: [example.code for example in shown] for page, shown in found.items()}
+    printed = run_pages(found, tmp_path)
+    shown = [(page, example.output or "") for page, ones in found.items() for example in ones]
+    assert len(printed) == len(shown)
+    for output, (page, expected) in zip(printed, shown, strict=True):
+        assert steady(output) == steady(expected), page
 
+
+def run_pages(
+    found: Mapping[str, Sequence[Example]], tmp_path: Path, brokers: str = ""
+) -> list[str]:
+    """Run the examples of pages, and return what each prints.
+
+    Args:
+        found: the examples, by page.
+        tmp_path: an empty folder.
+        brokers: HOST:PORT of those that stand for the reader's; by default one in memory.
+    """
     # As in an IDE, or from cron: the virtual environment is not active, and the first python3 on PATH
     # has nothing of it.
     environment = {
@@ -119,23 +136,20 @@ def test_python_blocks_run_as_pasted_and_print_what_the_pages_show(tmp_path: Pat
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "80"}
     folder = tmp_path / "empty"
     folder.mkdir()
-    run = subprocess.run(
-        [sys.executable, "-c", RUN_PAGES],
-        input=json.dumps(blocks),
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    blocks = {page: [example.code for example in shown] for page, shown in found.items()}
+    with TransactionalCluster() as in_memory:
+        run = subprocess.run(
+            [sys.executable, "-c", RUN_PAGES],
+            input=json.dumps(blocks),
+            cwd=folder,
+            env=environment | {"KAFKA_BROKERS": brokers or in_memory.address},
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
     assert run.returncode == 0, run.stderr
-
-    printed = run.stdout.split(f"{_SEPARATOR}\n")[:-1]
-    shown = [(page, example.output or "") for page, ones in found.items() for example in ones]
-    assert len(printed) == len(shown)
-    for output, (page, expected) in zip(printed, shown, strict=True):
-        assert steady(output) == steady(expected), page
+    return run.stdout.split(f"{_SEPARATOR}\n")[:-1]
 
 
 def steady(output: str) -> str:

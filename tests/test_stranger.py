@@ -28,6 +28,7 @@ from tests import test_notebooks
 from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK
 from tests.support.distributions import build_wheel
 from tests.support.follower import SEPARATOR
+from tests.support.transactional_cluster import TransactionalCluster
 from tests.test_readme import PAGES, steady
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -47,6 +48,7 @@ NOT_FOLLOWED = {
     "pip wheel": "in a clone; tests/spark/test_shipped.py does so",
     "mv spark_kbatch-": "as above",
     "spark-submit --py-files spark_kbatch.zip": "as above",
+    "kafka-acls.sh ": "a Kafka broker's own tool",
 }
 if not shutil.which("kcat"):
     NOT_FOLLOWED["kcat "] = "is not installed"
@@ -95,6 +97,9 @@ broker.create_topic("copy", partitions=2)
 broker = broker.serve(port=0)
 STANDS_FOR["broker:9092"] = broker.bootstrap_servers
 STANDS_FOR["broker-1:9092"] = broker.bootstrap_servers
+""",
+    "docs/exactly-once.md": """
+STANDS_FOR["broker-1:9092"] = os.environ["KAFKA_BROKERS"]
 """,
     "docs/kafka-cluster.md": BROKER.format(topic="orders")
     + """
@@ -206,7 +211,15 @@ def test_a_page_shows_what_comes_out(stranger: Stranger, page: Path, tmp_path: P
         "blocks": [(block.language, block.code) for block in found],
         "not_followed": list(NOT_FOLLOWED),
     }
-    done = stranger.run("python", "-c", FOLLOWER, folder=tmp_path, given=json.dumps(task))
+    with TransactionalCluster() as brokers:  # for a reader who has some
+        done = stranger.run(
+            "python",
+            "-c",
+            FOLLOWER,
+            folder=tmp_path,
+            given=json.dumps(task),
+            KAFKA_BROKERS=brokers.address,
+        )
     assert done.returncode == 0, done.stderr
 
     printed = done.stdout.split(f"{SEPARATOR}\n")[:-1]

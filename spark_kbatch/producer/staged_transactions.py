@@ -84,12 +84,16 @@ class StagingProducer(TransactionalProducer):
         self._staged: StagedRows | None = None  # once it is to be committed
         return cast("Producer", self._task.producer)
 
-    def _add_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> NoReturn:
+    def _committed(self, group_id: str) -> NoReturn:
         """Refuse offsets of groups."""
         raise ConfigError(
-            f"send_offsets_to_transaction is for a real cluster: in {self._place} a commit has records alone; "
+            f"a transaction has offsets of groups in a real cluster: in {self._place} a commit has records alone; "
             "write the offsets as records of a topic of their own, in the same transaction"
         )
+
+    def _add_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> NoReturn:
+        """Refuse them."""
+        self._committed(group_id)
 
     def _commit(self, producer: Producer) -> None:
         """Publish what was staged, if that is anything; raises as `WholeJob.commit`."""

@@ -115,6 +115,10 @@ class TransactionalProducer(Producer):
         """Begin a transaction, and return the producer of its records."""
 
     @abstractmethod
+    def _committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """Return the offsets of a group between transactions; raises as `_add_offsets`."""
+
+    @abstractmethod
     def _add_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Note offsets of a group for the commit; raises ConfigError if the place takes none."""
 
@@ -158,10 +162,7 @@ class TransactionalProducer(Producer):
         """
         with self._alone("begin_transaction()"):
             self.init_transactions()
-            if self._is_open:
-                raise KBatchError(
-                    "a transaction is open: commit_transaction() or abort_transaction() ends it"
-                )
+            self._ensure_none_open()
             self._producer, self._error = self._begin(), None
             self._is_open, self._is_ending = True, False
 
@@ -245,6 +246,20 @@ class TransactionalProducer(Producer):
             except KBatchError as error:
                 logger.warning("a transaction of %r could not be aborted: %s", self._name, error)
 
+    def committed_offsets(self, group_id: str) -> dict[TopicPartition, int]:
+        """Return the offsets that a group has committed: where a program that sends them goes on when it starts.
+
+        It waits until no transaction that is being ended has offsets of the group.
+
+        Raises:
+            ConfigError: the argument is not accepted; or this place takes no offsets in transactions.
+            KBatchError: a transaction is open; or as `init_transactions`.
+        """
+        with self._alone("committed_offsets()"):
+            self.init_transactions()
+            self._ensure_none_open()
+            return self._committed(arguments.group(group_id))
+
     def send_offsets_to_transaction(
         self, offsets: Mapping[PartitionKey, int], group_id: str
     ) -> None:
@@ -306,6 +321,12 @@ class TransactionalProducer(Producer):
             else f"{what}() outside of a transaction: call begin_transaction() first, or write "
             "`with producer.transaction():`"
         )
+
+    def _ensure_none_open(self) -> None:
+        if self._is_open:
+            raise KBatchError(
+                "a transaction is open: commit_transaction() or abort_transaction() ends it"
+            )
 
     def _ensure_open(self) -> None:
         super()._ensure_open()

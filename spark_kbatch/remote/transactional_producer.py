@@ -57,6 +57,11 @@ class ClusterProducer(TransactionalProducer):
             self._options, self._config, transactions=self._transactions, metrics=self._metrics
         )
 
+    def _committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """Return the offsets of a group; raises as `Transactions.committed`."""
+        found = self._transactions.committed(group_id)
+        return {tp: one.offset for tp, one in found.items()}
+
     def _add_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Note offsets of a group for the commit."""
         found = {tp: OffsetAndMetadata(offset, "") for tp, offset in offsets.items()}

@@ -182,8 +182,12 @@ class Transactions:
         """
         return self._sequences
 
-    def committed(self, *, stable: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the group's committed offsets, by default once no open transaction has others.
+    def committed(
+        self, group_id: str | None = None, *, stable: bool = True
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the committed offsets of a group, by default the one of the same name.
+
+        It waits until no open transaction has others, unless `stable` is False.
 
         Raises:
             ConfigError: the cluster is too old to say when they are stable.
@@ -195,7 +199,9 @@ class Transactions:
                     f"{self.client.options} is older than Kafka 2.5: it does not tell whether the "
                     "offsets of a transaction that is being ended are committed"
                 )
-            return OffsetFetchRequest(group_id=self.name, topics=None, require_stable=stable)
+            return OffsetFetchRequest(
+                group_id=group_id or self.name, topics=None, require_stable=stable
+            )
 
         def errors(answer: Any) -> Iterable[int]:
             yield answer.error_code
@@ -203,7 +209,9 @@ class Transactions:
                 for one in topic.partitions:
                     yield one.error_code
 
-        answer = self._ask(_GROUP, ApiKey.OFFSET_FETCH, body, errors, _REQUIRE_STABLE_SINCE)
+        answer = self._ask(
+            _GROUP, ApiKey.OFFSET_FETCH, body, errors, _REQUIRE_STABLE_SINCE, group_id=group_id
+        )
         return {
             TopicPartition(topic.name, one.partition_index): OffsetAndMetadata(
                 one.committed_offset, one.metadata or "", one.committed_leader_epoch

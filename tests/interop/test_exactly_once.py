@@ -21,6 +21,7 @@ from spark_kbatch.remote import exactly_once
 from spark_kbatch.remote.batch_producer import BatchProducer
 from spark_kbatch.remote.client import close_idle_clients
 from spark_kbatch.remote.transactions import Transactions
+from tests import test_readme
 from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK
 from tests.support import builders
 from tests.support.exactly_once_driver import Driver
@@ -278,3 +279,12 @@ def test_streams_killed_at_each_step_write_each_row_once(broker: Broker, tmp_pat
             reader.ensure(topic, numbers)
     finally:
         reader.close()
+
+
+def test_the_page_shows_what_comes_out_with_a_real_broker(kafka: Kafka, tmp_path: Path) -> None:
+    page = test_readme.DOCS / "exactly-once.md"
+    shown = test_readme.examples(page.read_text(encoding="utf-8"))
+    with Broker(kafka, tmp_path / "broker") as own:
+        (tmp_path / "page").mkdir()
+        printed = test_readme.run_pages({page.name: shown}, tmp_path / "page", own.address)
+    assert [one.strip() for one in printed] == [(one.output or "").strip() for one in shown]

@@ -115,6 +115,8 @@ def test_each_record_of_a_committed_transaction_is_read_once_and_no_other(
                 producer.commit_transaction()
                 wanted += values
                 last = number
+            known = producer.committed_offsets(topic)
+            assert known.get(spark_kbatch.TopicPartition(topic, 0), -1001) == last
         until(lambda: len(found) >= len(wanted), timeout_s=TIMEOUT_S)
         time.sleep(0.5)
 

@@ -162,6 +162,46 @@ def test_offsets_of_groups_are_committed_with_the_records_or_not_at_all(
     }
 
 
+def test_a_program_goes_on_where_the_offsets_of_its_group_say(
+    brokers: TransactionalCluster, place: spark_kbatch.Cluster, producer: TransactionalProducer
+) -> None:
+    assert producer.committed_offsets("readers") == {}
+    producer.begin_transaction()
+    with pytest.raises(KBatchError, match=r"a transaction is open: commit_transaction\(\)"):
+        producer.committed_offsets("readers")
+    producer.send_offsets_to_transaction({EVENTS: 7, ("events", 1): 8}, "readers")
+    producer.commit_transaction()
+
+    assert producer.committed_offsets("readers") == {EVENTS: 7, ("events", 1): 8}
+    assert producer.committed_offsets("others") == {}
+
+
+def test_the_offsets_of_a_group_are_told_once_the_transaction_with_new_ones_has_ended(
+    brokers: TransactionalCluster, place: spark_kbatch.Cluster, producer: TransactionalProducer
+) -> None:
+    with place.producer(transactional_id="another") as another:
+        another.committed_offsets("readers")
+        asked = list[int]()
+
+        def on_request(request: Request) -> None:
+            if request.api_key == ApiKey.END_TXN and not asked:
+                thread = threading.Thread(
+                    target=lambda: asked.extend(another.committed_offsets("readers").values())
+                )
+                thread.start()
+                thread.join(0.3)
+                threads.append(thread)
+                assert not asked
+
+        threads = list[threading.Thread]()
+        brokers.on_request = on_request
+        with producer.transaction():
+            producer.send_offsets_to_transaction({EVENTS: 7}, "readers")
+        (thread,) = threads
+        thread.join()
+        assert asked == [7]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_lost_requests_and_answers_double_and_lose_nothing(
     brokers: TransactionalCluster, place: spark_kbatch.Cluster, seed: int
@@ -345,6 +385,9 @@ def test_calls_outside_of_a_transaction_say_what_to_call_first(
         producer.begin_transaction()
     with pytest.raises(ConfigError, match="group_id"):
         producer.send_offsets_to_transaction({EVENTS: 7}, "")
+    producer.abort_transaction()
+    with pytest.raises(ConfigError, match="group_id"):
+        producer.committed_offsets("")
 
 
 def test_a_callback_can_neither_commit_nor_abort(

@@ -1,7 +1,7 @@
 """A micro-batch is skipped if it is a repetition, and for no other reason; docs/streams.md has the cases.
 
-The table there is what is tested: each of its rows, in a folder and in a bucket, with a checkpoint that is read and
-with one that cannot be.
+The table there is what is tested: each of its rows, in a folder, in a bucket and in a real cluster, with a checkpoint
+that is read and with one that cannot be. Where a real cluster does otherwise, docs/exactly-once.md says so.
 """
 
 from __future__ import annotations
@@ -30,31 +30,39 @@ from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import CommitError, ConfigError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.stores import begin_job
+from spark_kbatch.options.remote import is_address
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.writer import planned_offsets
 from spark_kbatch.store.commits import Author, Commit
 from spark_kbatch.store.repetitions import UNREAD, Attempt, Evidence, RowSums
 from tests.conftest import REPOSITORY
 from tests.support.bucket_objects import CountingObjects, a_url
-from tests.support.spark_streams import PlannedBatch, SparkCheckpoint, SparkDriver
+from tests.support.spark_streams import PREFIX, PlannedBatch, SparkCheckpoint, SparkDriver
+from tests.support.transactional_cluster import TransactionalCluster
 
-_SECTION = "Checkpoints are never copied nor restored"
 _numbers = itertools.count()
+_HEAD = "| what happened | the checkpoint is read | it cannot be read |\n|---|---|---|\n"
 
 
-def table() -> list[tuple[str, str, str]]:
-    """Return the rows of the section's table: what happened, and the two outcomes."""
-    page = (REPOSITORY / "docs/streams.md").read_text(encoding="utf-8")
-    (section,) = re.findall(rf"^## {_SECTION}\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
-    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
-    return [(what.strip(), read.strip(), unread.strip()) for what, read, unread in rows[2:]]
+def table(page: str) -> dict[str, tuple[str, str]]:
+    """Return the rows of a page's table: what happened, and the two outcomes."""
+    text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
+    rows = text.partition(_HEAD)[2].partition("\n\n")[0].splitlines()
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    return {what: (read, unread) for what, read, unread in cells}
 
 
-@pytest.fixture(scope="module", params=["folder", "bucket"])
-def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    if request.param == "folder":
-        return str(tmp_path_factory.mktemp("cluster"))
-    return a_url(CountingObjects())
+@pytest.fixture(params=["folder", "bucket", "real cluster"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty place."""
+    match request.param:
+        case "folder":
+            yield str(tmp_path / "cluster")
+        case "bucket":
+            yield a_url(CountingObjects())
+        case _:
+            with TransactionalCluster() as brokers:
+                yield brokers.address
 
 
 class Scene:
@@ -74,6 +82,10 @@ class Scene:
     @staticmethod
     def changed(start: int, end: int) -> list[str]:
         return [f"{number:03d} changed" for number in range(start, end)]
+
+    def another(self, topic: str = "") -> SparkDriver:
+        """Return the driver of another query: in a real cluster it has a prefix of its own."""
+        return SparkDriver(self.address, topic or self.topic, transactional_id_prefix="another")
 
     def run(self, available: int, **more: Any) -> PlannedBatch:
         given = {"is_read": self.is_read, "rows": self.rows, "driver": self.driver} | more
@@ -96,12 +108,10 @@ class Scene:
         SparkDriver(self.address, topic or self.topic, **named).batch(values, of_query)
 
     def written(self) -> dict[str, list[str]]:
+        """Return the values of topics that have some: a task creates a topic of a real cluster."""
         with spark_kbatch.open(self.address) as cluster:
-            return {
-                name: values_of(cluster, name)
-                for name in (self.topic, self.other)
-                if name in cluster.topic_names()
-            }
+            names = {self.topic, self.other} & {*cluster.topic_names()}
+            return {name: values for name in names if (values := values_of(cluster, name))}
 
     def outcome(self, act: Callable[[], object]) -> str:
         """Return what becomes of a micro-batch."""
@@ -266,16 +276,22 @@ CASES: dict[str, Callable[[Scene], Iterator[object]]] = {
 }
 
 
-def test_the_page_has_these_cases() -> None:
-    assert [what for what, _, _ in table()] == [*CASES]
+OUTCOMES = table("streams.md")
+OTHERS_IN_A_REAL_CLUSTER = table("exactly-once.md")
+
+
+def test_the_pages_have_these_cases() -> None:
+    assert [*OUTCOMES] == [*CASES]
+    assert OTHERS_IN_A_REAL_CLUSTER.keys() < OUTCOMES.keys()
 
 
 @pytest.mark.parametrize("is_read", [True, False], ids=["read", "unread"])
-@pytest.mark.parametrize("row", table(), ids=lambda row: row[0])
+@pytest.mark.parametrize("what", OUTCOMES)
 def test_a_micro_batch_is_written_skipped_or_refused_as_the_page_says(
-    address: str, tmp_path: Path, row: tuple[str, str, str], is_read: bool
+    address: str, tmp_path: Path, what: str, is_read: bool
 ) -> None:
-    what, *expected = row
+    others = OTHERS_IN_A_REAL_CLUSTER if is_address(address) else {}
+    expected = others.get(what, OUTCOMES[what])
     scene = Scene(address, tmp_path, is_read=is_read)
 
     for step in CASES[what](scene):
@@ -315,6 +331,16 @@ def test_the_error_names_both_micro_batches_and_where_a_new_checkpoint_loses_not
     assert f"'skip {query} 1', if its rows are in the topic, or 'write {query} 1'" in said
 
 
+def go_on(scene: Scene, start: int, topic: str) -> None:
+    """Run another query, whose new checkpoint starts at an offset."""
+    scene.run(
+        9 - start,
+        checkpoint=SparkCheckpoint(scene.folder / "new"),
+        driver=scene.another(topic),
+        rows=lambda first, last: scene.rows(start + first, start + last),
+    )
+
+
 def test_a_new_checkpoint_that_starts_where_the_error_says_loses_and_doubles_nothing(
     address: str, tmp_path: Path
 ) -> None:
@@ -325,23 +351,30 @@ def test_a_new_checkpoint_that_starts_where_the_error_says_loses_and_doubles_not
     said = refusal(lambda: scene.run(9, checkpoint=copy))
 
     (start,) = map(int, re.findall(r'ended: {"log": ([0-9]+)}', said))
-    scene.run(9 - start, checkpoint=SparkCheckpoint(tmp_path / "new"), rows=lambda first, last: (
-        scene.rows(start + first, start + last)
-    ))  # fmt: skip
+    go_on(scene, start, scene.topic)
 
     assert scene.written()[scene.topic] == scene.rows(0, 9)
 
 
 def where_its_last_ended(scene: Scene, topic: str, checkpoint: SparkCheckpoint) -> int:
-    """Find it as the page says: the history has the number, and the checkpoint has its end."""
+    """Find it as the pages say: the history, or the group, has the number, and the checkpoint has its end."""
     with spark_kbatch.open(scene.address) as cluster:
         names = [topic] if topic in cluster.topic_names() else []
-        written = [
-            commit.sequence
-            for name in names
-            for commit in cluster.history(name)
-            if commit.author.query_id == checkpoint.query_id
-        ]
+        written = (
+            [
+                (at.committed_offset or 0) - 1
+                for group in cluster.groups()
+                for tp, at in group.offsets.items()
+                if group.group_id == PREFIX and tp == (topic, 0)
+            ]
+            if cluster.is_remote
+            else [
+                commit.sequence
+                for name in names
+                for commit in cluster.history(name)
+                if commit.author.query_id == checkpoint.query_id
+            ]
+        )
     number = max(written, default=checkpoint.newest("commits"))
     planned = (checkpoint.folder / "offsets" / f"{number}").read_text().splitlines()
     return int(json.loads(planned[2])["log"])
@@ -369,10 +402,7 @@ def test_with_another_topic_a_new_checkpoint_that_starts_as_the_page_says_loses_
     assert "ended: {" not in said
     assert f"from where the last micro-batch ended that it wrote to {topic}, which" in said
 
-    start = where_its_last_ended(scene, topic, checkpoint)
-    scene.run(9 - start, checkpoint=SparkCheckpoint(tmp_path / "new"), driver=driver, rows=lambda first, last: (
-        scene.rows(start + first, start + last)
-    ))  # fmt: skip
+    go_on(scene, where_its_last_ended(scene, topic, checkpoint), topic)
     assert scene.written()[topic] == scene.rows(begins, 9)
 
 
@@ -388,10 +418,7 @@ def test_a_topic_that_a_query_left_goes_on_where_its_own_last_micro_batch_ended(
         scene.run(available, driver=SparkDriver(address, scene.other))
 
     assert "ended: {" not in refusal(lambda: scene.run(9, checkpoint=copy))
-    start = where_its_last_ended(scene, scene.topic, scene.checkpoint)
-    scene.run(9 - start, checkpoint=SparkCheckpoint(tmp_path / "new"), rows=lambda first, last: (
-        scene.rows(start + first, start + last)
-    ))  # fmt: skip
+    go_on(scene, where_its_last_ended(scene, scene.topic, scene.checkpoint), scene.topic)
     assert scene.written()[scene.topic] == scene.rows(0, 9)
 
 
@@ -627,6 +654,7 @@ def noted_by_its_number_alone(address: str, query_id: str, number: int, topic: s
     assert coordinator.commit(staged.extents, transactional_id=query_id, sequence=number)
 
 
+@pytest.mark.parametrize("address", ["folder", "bucket"], indirect=True)
 def test_a_query_of_which_the_number_alone_is_known_goes_on(
     address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

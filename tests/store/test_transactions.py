@@ -120,8 +120,10 @@ def test_a_topic_that_does_not_exist_is_created_by_the_commit(
 def test_offsets_of_groups_are_refused_by_name(
     cluster: Cluster, producer: TransactionalProducer
 ) -> None:
+    with pytest.raises(ConfigError, match="offsets of groups in a real cluster: in "):
+        producer.committed_offsets("readers")
     producer.begin_transaction()
-    with pytest.raises(ConfigError, match="send_offsets_to_transaction is for a real cluster: in "):
+    with pytest.raises(ConfigError, match="offsets of groups in a real cluster: in "):
         producer.send_offsets_to_transaction({EVENTS: 7}, "readers")
     producer.send("events", "a")
     producer.commit_transaction()

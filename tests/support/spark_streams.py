@@ -23,10 +23,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from spark_kbatch.opening.stores import begin_job
+from spark_kbatch.options.remote import is_address
 from spark_kbatch.options.write import WriteOptions, parse_write_options
 from spark_kbatch.spark.writer import KBatchStreamWriter, KBatchWriter, TaskMessage
 from spark_kbatch.store.job import WriteJob
 
+PREFIX = "a-query"
 Rows = Callable[[int, int], Sequence[str]]  # the values of a source from an offset to another
 
 
@@ -86,10 +88,19 @@ class SparkCheckpoint:
 
 
 class SparkDriver:
-    """One run of a query, or a batch job; what it writes is one column of values."""
+    """One run of a query, or a batch job; what it writes is one column of values.
+
+    By default it has the prefix PREFIX, which a real cluster, HOST:PORT, knows it by.
+    """
 
     def __init__(self, address: str, topic: str | None, **options: Any) -> None:
-        given = {"path": address, "flush": "false"} | ({"topic": topic} if topic else {})
+        given = {"delivery.guarantee": "exactly-once", "transactional.id.prefix": PREFIX}
+        given |= (
+            {"kafka.bootstrap.servers": address, "num.partitions": "1"}
+            if is_address(address)
+            else {"path": address, "flush": "false"}
+        )
+        given |= {"topic": topic} if topic else {}
         given |= {key.replace("_", "."): str(value) for key, value in options.items()}
         self.options: WriteOptions = parse_write_options(given)
         self.run_id = str(uuid.uuid4())

@@ -25,12 +25,14 @@ from spark_kbatch.wire.protocol import (
     AddPartitionsToTxnResponse,
     ApiKey,
     CreateTopicsResponse,
+    DeleteTopicsResponse,
     DescribeConfigsResponse,
     DescribeGroupsResponse,
     EndTxnResponse,
     FetchResponse,
     FindCoordinatorResponse,
     InitProducerIdResponse,
+    ListGroupsResponse,
     ListOffsetsResponse,
     MetadataResponse,
     OffsetFetchResponse,
@@ -99,7 +101,7 @@ class _Log:
 
 @dataclass
 class _Producer:
-    """What the coordinator knows of one transactional id."""
+    """A transactional id, as the coordinator knows it."""
 
     producer_id: int
     epoch: int = -1
@@ -147,6 +149,13 @@ class TransactionalCluster:
         self.topics[name] = [_Log() for _ in range(partitions)]
         self.topic_ids[name] = uuid.uuid4()
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and what groups have committed for it, as a real cluster does."""
+        del self.topics[name], self.topic_ids[name]
+        for offsets in self.offsets.values():
+            for place in [one for one in offsets if one[0] == name]:
+                del offsets[place]
+
     def committed(self, topic: str) -> list[list[Record]]:
         """Return the records of ended transactions that were committed, by partition."""
         return [
@@ -177,6 +186,7 @@ class TransactionalCluster:
                 ApiKey.METADATA: self._metadata,
                 ApiKey.FIND_COORDINATOR: self._coordinator,
                 ApiKey.CREATE_TOPICS: self._create_topics,
+                ApiKey.DELETE_TOPICS: self._delete_topics,
                 ApiKey.DESCRIBE_CONFIGS: self._configs,
                 ApiKey.LIST_OFFSETS: self._list_offsets,
                 ApiKey.FETCH: self._fetch,
@@ -187,6 +197,7 @@ class TransactionalCluster:
                 ApiKey.TXN_OFFSET_COMMIT: self._commit_offsets,
                 ApiKey.END_TXN: self._end,
                 ApiKey.OFFSET_FETCH: self._fetch_offsets,
+                ApiKey.LIST_GROUPS: self._list_groups,
                 ApiKey.DESCRIBE_GROUPS: self._groups,
             }[ApiKey(request.api_key)]
             answer = handler(request.body, code)
@@ -243,13 +254,35 @@ class TransactionalCluster:
         for one in body.topics:
             exists = one.name in self.topics
             if not exists:
-                self.create_topic(one.name, one.num_partitions)
+                self.create_topic(one.name, max(1, one.num_partitions))
             created.append(
                 CreateTopicsResponse.CreatableTopicResult(
                     name=one.name, error_code=ErrorCode.TOPIC_ALREADY_EXISTS if exists else 0
                 )
             )
         return CreateTopicsResponse(topics=created)
+
+    def _delete_topics(self, body: Any, code: int) -> Any:
+        names = {topic_id: name for name, topic_id in self.topic_ids.items()}
+        result = DeleteTopicsResponse.DeletableTopicResult
+        answers = []
+        for one in body.topics:
+            if (name := names.get(one.topic_id)) is not None:
+                self.delete_topic(name)
+            gone = 0 if name is not None else ErrorCode.UNKNOWN_TOPIC_ID
+            answers.append(result(name=name, topic_id=one.topic_id, error_code=gone))
+        return DeleteTopicsResponse(responses=answers)
+
+    def _list_groups(self, body: Any, code: int) -> Any:
+        group = ListGroupsResponse.ListedGroup
+        return ListGroupsResponse(
+            error_code=code,
+            groups=[
+                group(group_id=name, protocol_type="", group_state="Empty")
+                for name, offsets in self.offsets.items()
+                if offsets
+            ],
+        )
 
     def _configs(self, body: Any, code: int) -> Any:
         result = DescribeConfigsResponse.DescribeConfigsResult
@@ -300,23 +333,37 @@ class TransactionalCluster:
         return min(undecided, default=log.end) if isolation else log.end
 
     def _fetch(self, body: Any, code: int) -> Any:
-        ((topic, one),) = ((of.topic, one) for of in body.topics for one in of.partitions)
-        log = self.topics[topic][one.partition]
-        end = self._end_of(log, body.isolation_level)
+        topic = FetchResponse.FetchableTopicResponse
+        return FetchResponse(
+            responses=[
+                topic(
+                    topic=of.topic,
+                    partitions=[
+                        self._fetched(
+                            self.topics[of.topic][one.partition], one, body.isolation_level
+                        )
+                        for one in of.partitions
+                    ],
+                )
+                for of in body.topics
+            ]
+        )
+
+    def _fetched(self, log: _Log, asked: Any, isolation: int) -> Any:
+        end = self._end_of(log, isolation)
         found = [
             each
             for each in log.batches
-            if each.base_offset < end and each.last_offset >= one.fetch_offset
+            if each.base_offset < end and each.last_offset >= asked.fetch_offset
         ]
         aborted = {
             (read_header(each.data).producer_id, each.base_offset)
             for each in found
             if not self.ended.get(each.transaction, True) and not each.is_marker
         }
-        of_topic = FetchResponse.FetchableTopicResponse
-        part_of = of_topic.PartitionData
-        part = part_of(
-            partition_index=one.partition,
+        part_of = FetchResponse.FetchableTopicResponse.PartitionData
+        return part_of(
+            partition_index=asked.partition,
             high_watermark=log.end,
             last_stable_offset=self._end_of(log, 1),
             records=b"".join(each.data for each in found),
@@ -325,7 +372,6 @@ class TransactionalCluster:
                 for producer_id, offset in sorted(aborted)
             ],
         )
-        return FetchResponse(responses=[of_topic(topic=topic, partitions=[part])])
 
     # Transactions.
 
@@ -492,11 +538,11 @@ class TransactionalCluster:
         return ErrorCode.NONE
 
     def _fetch_offsets(self, body: Any, code: int) -> Any:
-        found = self.offsets[body.group_id]
-        if body.require_stable and any(
-            body.group_id in one.offsets for one in self._producers.values()
-        ):
-            code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+        group_id = body.group_id
+        found = self.offsets[group_id]
+        pending = any(one.offsets.get(group_id) for one in self._producers.values())
+        if body.require_stable and pending:
+            code = code or ErrorCode.UNSTABLE_OFFSET_COMMIT
         topic = OffsetFetchResponse.OffsetFetchResponseTopic
         return OffsetFetchResponse(
             error_code=code,
@@ -506,7 +552,7 @@ class TransactionalCluster:
                     partitions=[
                         topic.OffsetFetchResponsePartition(
                             partition_index=number, committed_offset=offset,
-                            committed_leader_epoch=self.leader_epochs[body.group_id, name, number],
+                            committed_leader_epoch=self.leader_epochs[group_id, name, number],
                             metadata=metadata, error_code=0,
                         )
                     ],
