@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from spark_kbatch.errors import CommitError
+import spark_kbatch
+from spark_kbatch.errors import CommitError, KBatchError
 from spark_kbatch.remote import exactly_once
 from spark_kbatch.remote.batch_producer import BatchProducer
 from spark_kbatch.remote.client import close_idle_clients
@@ -25,7 +27,7 @@ from tests import test_readme
 from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK
 from tests.support import builders
 from tests.support.exactly_once_driver import Driver
-from tests.support.kafka import Broker, Kafka
+from tests.support.kafka import Broker, Kafka, Listener
 from tests.support.killed_exactly_once import STEPS, topic_of
 from tests.support.spark_streams import SparkCheckpoint
 from tests.support.waiting import until
@@ -288,3 +290,49 @@ def test_the_page_shows_what_comes_out_with_a_real_broker(kafka: Kafka, tmp_path
         (tmp_path / "page").mkdir()
         printed = test_readme.run_pages({page.name: shown}, tmp_path / "page", own.address)
     assert [one.strip() for one in printed] == [(one.output or "").strip() for one in shown]
+
+
+def test_the_rights_on_the_page_are_enough_and_each_of_them_is_needed(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    page = (test_readme.DOCS / "exactly-once.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^kafka-acls.sh (.*?) \\\n +(.*)$", page, re.MULTILINE)
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    listener = Listener(
+        "SASL",
+        "SASL_PLAINTEXT",
+        {
+            "sasl.enabled.mechanisms": "PLAIN",
+            "plain.sasl.jaas.config": f'{login} user_spark="secret";',
+        },
+    )
+    with Broker(
+        kafka,
+        tmp_path / "broker",
+        listeners=[listener],
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        super_users="User:ANONYMOUS",
+    ) as own:
+        own.create_topic("orders", partitions=2)
+        driver = Driver(
+            own.addresses["SASL"],
+            topic="orders",
+            **{
+                "transactional.id.prefix": "shop-to-orders",
+                "kafka.security.protocol": "SASL_PLAINTEXT",
+                "kafka.sasl.mechanism": "PLAIN",
+                "kafka.sasl.jaas.config": f'{login} username="spark" password="secret";',
+            },
+        )
+        checkpoint = SparkCheckpoint(tmp_path / "checkpoint")
+        for given, more in commands:
+            with pytest.raises(KBatchError):
+                driver.micro_batch(checkpoint, 10)
+            words = given.replace("broker-1:9092", own.address)
+            words = words.replace("--command-config admin.properties ", "")
+            kafka.run("org.apache.kafka.tools.AclCommand", *f"{words} {more}".split())
+        for end in (10, 10, 20):
+            driver.micro_batch(checkpoint, end)
+        with spark_kbatch.connect(own.address) as cluster:
+            found = cluster.read("orders", columns=["value"], text=True).read_all()
+    assert sorted(map(int, found["value"].to_pylist())) == [*range(20)]
