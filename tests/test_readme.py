@@ -99,7 +99,7 @@ def test_python_blocks_run_as_pasted_and_print_what_the_pages_show(tmp_path: Pat
             # Spark 4.0 has no functions of columns.
             if SPARK >= (4, 1) or "_avro(" not in example.code
         ]
-        for page in PAGES[:: 1 if more_in_soak.is_soak() else 3]
+        for page in PAGES[:: 1 if more_in_soak.is_soak() else 4]
         if SPARK >= SHOWN_SINCE.get(page.name, (4, 0))
     }
     assert found["README.md"]
@@ -158,7 +158,14 @@ def steady(output: str) -> str:
     return re.sub(r"(?<= in )\d+\.\d+s( \(.*\))?", "...", output.strip())
 
 
-@pytest.mark.parametrize(("page", "name"), GENERATED, ids=lambda word: str(word))
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [
+        # Days of streams are run to count what they ask of a store.
+        pytest.param(*one, marks=[pytest.mark.slow] if one == ("bucket.md", "costs") else [])
+        for one in GENERATED
+    ],
+)
 def test_generated_parts_are_those_of_the_code(page: str, name: str) -> None:
     found = section(name).search((DOCS / page).read_text(encoding="utf-8"))
 

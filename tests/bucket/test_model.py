@@ -26,7 +26,7 @@ from spark_kbatch.store.commits import NOTHING_VISIBLE
 from tests.support.bucket_schedules import Process, Writer, run_model, run_models
 from tests.support.simulated_bucket import ProcessObjects
 
-QUICK, MANY = 300, 4000
+QUICK, MANY = 200, 4000
 SCHEDULES_MAX = 500  # in which a fault has to show
 
 Fault: TypeAlias = Callable[[pytest.MonkeyPatch], object]

@@ -67,7 +67,7 @@ from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_s
 from tests.support.store import append_records as append_by
 from tests.support.store import reader_of, store_of
 
-QUICK, MANY = 35, 1000
+QUICK, MANY = 25, 1000
 PARTITIONS = [EVENTS, TopicPartition("events", 1)]
 STEPS = 14
 TIMEOUT_MS = 500

@@ -61,7 +61,7 @@ from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_s
 from tests.support.store import append_records as append_by
 from tests.support.store import reader_of, store_of
 
-QUICK, MANY = 30, 1000
+QUICK, MANY = 20, 1000
 STEPS = 16
 DAY_MS = 86_400_000
 PLACES = [TopicPartition("events", 0), TopicPartition("events", 1), TopicPartition("others", 0)]

@@ -76,10 +76,10 @@ def test_stream_writes_each_micro_batch_in_a_transaction_and_skips_a_repetition(
     asked: list[int] = []
     brokers.on_request = lambda request: asked.append(request.api_key)
     checkpoint = tmp_path / "checkpoint"
-    add(source, range(25))
+    add(source, range(15))
     query = ran(spark, source, options_of(brokers), checkpoint)
     assert query.exception() is None
-    assert shipped(brokers) == [*range(25)]
+    assert shipped(brokers) == [*range(15)]
     count = sum(1 for one in query.recentProgress if one["numInputRows"])
     assert [*brokers.ended.values()] == [True] * count
     assert asked.count(ApiKey.INIT_PRODUCER_ID) == count
@@ -88,13 +88,13 @@ def test_stream_writes_each_micro_batch_in_a_transaction_and_skips_a_repetition(
     last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
     for name in (str(last), f".{last}.crc"):
         (checkpoint / "commits" / name).unlink()
-    add(source, range(25, 30))
+    add(source, range(15, 20))
     assert ran(spark, source, options_of(brokers), checkpoint).exception() is None
-    assert shipped(brokers) == [*range(30)]
+    assert shipped(brokers) == [*range(20)]
 
     with pytest.raises(PySparkException, match="A prefix belongs to one query"):
         ran(spark, source, options_of(brokers), tmp_path / "other")
-    assert shipped(brokers) == [*range(30)]
+    assert shipped(brokers) == [*range(20)]
 
 
 def numbers(spark: SparkSession, count: int) -> DataFrame:
