@@ -175,6 +175,8 @@ def started(
         "startingOffsets": given.pop("startingOffsets", "earliest"),
         "maxOffsetsPerTrigger": given.pop("maxOffsetsPerTrigger", 40),
     }  # fmt: skip
+    if is_slow:
+        read["minPartitions"] = 2  # tasks, of which one may be slow
     rows = spark.readStream.format("kbatch").options(**read).load(str(folder / "source"))
     rows = rows.select("value")
     if is_slow:
@@ -303,7 +305,7 @@ def fill(folder: Path, numbers: Iterable[int]) -> None:
 
 def hold(folder: Path, name: str, step: str, number: int) -> None:
     """Have a query held at a step of a micro-batch."""
-    aside = folder / f"{name}.aside"
+    aside = folder / f"{name}.hold-aside"
     aside.write_text(f"{step} {number}")
     aside.rename(folder / f"{name}.hold")
 
