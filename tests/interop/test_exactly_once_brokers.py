@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ import spark_kbatch
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.producer.transactional import TransactionalProducer
 from spark_kbatch.remote.client import close_idle_clients
+from spark_kbatch.remote.transactions import Transactions
 from tests.support.committed_reader import CommittedReader
 from tests.support.held_streams import (
     SLOW_EVERY,
@@ -204,7 +206,6 @@ def test_stream_writes_each_row_once_whatever_brokers_do_at_each_step(
             fault(brokers, stream)
         stream.finish()
         reader.ensure(topic, numbers)
-    print(stream.errors)
 
 
 def test_speculative_attempts_write_each_row_once_while_brokers_fail(
@@ -229,7 +230,6 @@ def test_speculative_attempts_write_each_row_once_while_brokers_fail(
 
     both = {int(path.name.split("-")[0]) for path in tmp_path.glob("speculative.tried/*-both")}
     assert both >= {number for number in range(40) if number % SLOW_EVERY == 1}
-    print(stream.errors)
 
 
 def prepare(
@@ -307,20 +307,52 @@ def test_producer_writes_each_transaction_once_or_not_at_all_whatever_brokers_do
     with (
         CommittedReader(brokers.direct, {topic: PARTITIONS}) as reader,
         spark_kbatch.connect(brokers.servers) as place,
-        place.producer(transactional_id=topic, linger_ms=0) as producer,
+        place.producer(
+            transactional_id=topic, linger_ms=0, transaction_timeout_ms=300_000
+        ) as producer,
     ):
-        commits = [*IN_TRANSACTIONS, ("ending", coordinator_killed_that_has_not_answered)]
         for end, faults in (
-            (producer.commit_transaction, commits),
+            (producer.commit_transaction, IN_TRANSACTIONS),
             (producer.abort_transaction, IN_TRANSACTIONS[:5]),
         ):
             for step, fault in faults:
                 transaction = Transaction(producer, reader, topic, next(numbers), end)
                 transaction.hold(step)
                 fault(brokers, transaction)
-                if faults is commits:
+                if faults is IN_TRANSACTIONS:
                     wanted += transaction.values
         reader.ensure(topic, wanted)
         assert reader.aborted(topic) > 0
         offsets = next(group.offsets for group in place.groups() if group.group_id == topic)
-    assert offsets[TopicPartition(topic, 0)].offset == len(commits) - 1
+    assert offsets[TopicPartition(topic, 0)].committed_offset == len(IN_TRANSACTIONS) - 1
+
+
+def test_producer_asks_again_for_a_commit_whose_answer_died_with_the_coordinator(
+    brokers: BrokerCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers.create_topic(topic, partitions=PARTITIONS)
+    held, going = threading.Event(), threading.Event()
+    end = Transactions.end
+
+    def holding(self: Transactions, *, commit: bool, timeout_ms: int | None = None) -> None:
+        held.set()
+        assert going.wait(TIMEOUT_S)
+        end(self, commit=commit, timeout_ms=timeout_ms)
+
+    with (
+        CommittedReader(brokers.direct, {topic: PARTITIONS}) as reader,
+        spark_kbatch.connect(brokers.servers) as place,
+        place.producer(transactional_id=topic) as producer,
+    ):
+        transaction = Transaction(producer, reader, topic, 0, producer.commit_transaction)
+        transaction.hold("ending")
+        with monkeypatch.context() as patch:
+            patch.setattr(Transactions, "end", holding)
+            transaction.go_on()
+            assert held.wait(TIMEOUT_S)
+            transaction.go_on = going.set
+            coordinator_killed_that_has_not_answered(brokers, transaction)
+        following = Transaction(producer, reader, topic, 1, producer.commit_transaction)
+        following.go_on()
+        following.wait()
+        reader.ensure(topic, transaction.values + following.values)

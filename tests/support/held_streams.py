@@ -175,8 +175,6 @@ def started(
         "startingOffsets": given.pop("startingOffsets", "earliest"),
         "maxOffsetsPerTrigger": given.pop("maxOffsetsPerTrigger", 40),
     }  # fmt: skip
-    if is_slow:
-        read["minPartitions"] = 2  # tasks, of which one may be slow
     rows = spark.readStream.format("kbatch").options(**read).load(str(folder / "source"))
     rows = rows.select("value")
     if is_slow:
@@ -300,7 +298,7 @@ def fill(folder: Path, numbers: Iterable[int]) -> None:
             source.create_topic("orders", partitions=2)
         with source.producer() as producer:
             for number in numbers:
-                producer.send("orders", b"%d" % number)
+                producer.send("orders", b"%d" % number, partition=number % 2)
 
 
 def hold(folder: Path, name: str, step: str, number: int) -> None:
