@@ -59,6 +59,10 @@ TIMEOUT_S = 900  # of streams on a machine with much else to do
 SLOW_EVERY = 3  # micro-batches
 _SLOW_S = 60
 _LOCAL = {"spark.master": "local[4]", "spark.driver.extraJavaOptions": SHORT_LIVED_JVM}
+_PATIENT = {
+    "spark.network.timeout": "900s",  # of a driver that is frozen
+    "spark.python.authenticate.socketTimeout": "10m",  # on a machine with much else to do
+}
 
 
 def topic_of(name: str) -> str:
@@ -194,7 +198,6 @@ def main(folder: Path, servers: str, *names: str) -> None:
     spark = (
         SparkSession.builder.config("spark.log.level", "ERROR")
         .config("spark.ui.enabled", "false")
-        .config("spark.python.authenticate.socketTimeout", "2m")  # of slow machines
         .getOrCreate()
     )
     spark_kbatch.register(spark)
@@ -230,7 +233,8 @@ class HeldStreams:
         for name in names:
             (folder / f"{name}.ended").unlink(missing_ok=True)
         self._folder, self._output = folder, folder / "output"
-        words = [f"--conf '{key}={value}'" for key, value in (conf or _LOCAL).items()]
+        given = _PATIENT | dict(conf or _LOCAL)
+        words = [f"--conf '{key}={value}'" for key, value in given.items()]
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.held_streams", str(folder), servers, *names],
