@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer
 
 import spark_kbatch
 from spark_kbatch.errors import CommitError, KBatchError
@@ -24,13 +17,11 @@ from spark_kbatch.remote.batch_producer import BatchProducer
 from spark_kbatch.remote.client import close_idle_clients
 from spark_kbatch.remote.transactions import Transactions
 from tests import test_readme
-from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK
-from tests.support import builders
+from tests.support.committed_reader import CommittedReader
 from tests.support.exactly_once_driver import Driver
+from tests.support.held_streams import STEPS, HeldStreams, fill, hold, release, topic_of
 from tests.support.kafka import Broker, Kafka, Listener
-from tests.support.killed_exactly_once import STEPS, topic_of
 from tests.support.spark_streams import SparkCheckpoint
-from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -46,48 +37,12 @@ def broker(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
         yield broker
 
 
-class Reader:
-    """A consumer of committed records, in a thread of its own."""
-
-    def __init__(self, broker: Broker, *topics: str) -> None:
-        self.found: dict[str, list[int]] = defaultdict(list)
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": broker.address, "group.id": f"reader-of-{topics[0]}",
-                "isolation.level": "read_committed", "auto.offset.reset": "earliest",
-            }
-        )  # fmt: skip
-        self._consumer.subscribe([*topics])
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._read)
-        self._thread.start()
-
-    def _read(self) -> None:
-        while not self._is_over.is_set():
-            message = self._consumer.poll(0.1)
-            if message is not None and message.error() is None:
-                self.found[message.topic()].append(int(message.value()))
-        self._consumer.close()
-
-    def ensure(self, topic: str, wanted: range) -> None:
-        """Wait until the numbers were read, each once, and see that no other follows."""
-        with contextlib.suppress(AssertionError):
-            until(lambda: len(self.found[topic]) >= len(wanted), timeout_s=30)
-        time.sleep(0.3)
-        assert sorted(self.found[topic]) == [*wanted]
-
-    def close(self) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-
 @pytest.fixture
-def reader(broker: Broker, topic: str) -> Iterator[Reader]:
+def reader(broker: Broker, topic: str) -> Iterator[CommittedReader]:
     exactly_once._answered.clear()
     broker.create_topic(topic, partitions=3)
-    reader = Reader(broker, topic)
-    yield reader
-    reader.close()
+    with CommittedReader(broker.address, {topic: 3}) as reader:
+        yield reader
     close_idle_clients()
 
 
@@ -102,7 +57,7 @@ def driver_of(broker: Broker, topic: str, **options: object) -> Driver:
 
 
 def test_micro_batches_and_their_repetitions(
-    broker: Broker, topic: str, reader: Reader, checkpoint: SparkCheckpoint
+    broker: Broker, topic: str, reader: CommittedReader, checkpoint: SparkCheckpoint
 ) -> None:
     for end in range(0, 300, 10):
         driver = driver_of(broker, topic, compression_type="zstd")
@@ -112,7 +67,7 @@ def test_micro_batches_and_their_repetitions(
 
 
 def test_twin_drivers_write_each_row_once_or_fail(
-    broker: Broker, topic: str, reader: Reader, checkpoint: SparkCheckpoint
+    broker: Broker, topic: str, reader: CommittedReader, checkpoint: SparkCheckpoint
 ) -> None:
     """Both run from one checkpoint, as fast as they can."""
     errors: list[CommitError] = []
@@ -137,7 +92,7 @@ def test_twin_drivers_write_each_row_once_or_fail(
 
 
 def test_frozen_driver_is_fenced_and_its_rows_are_never_seen(
-    broker: Broker, topic: str, reader: Reader, checkpoint: SparkCheckpoint
+    broker: Broker, topic: str, reader: CommittedReader, checkpoint: SparkCheckpoint
 ) -> None:
     driver, frozen = driver_of(broker, topic), driver_of(broker, topic)
     driver.micro_batch(checkpoint, 10)
@@ -157,7 +112,7 @@ def test_frozen_driver_is_fenced_and_its_rows_are_never_seen(
 def test_transaction_that_takes_too_long_is_aborted_and_repeated(
     broker: Broker,
     topic: str,
-    reader: Reader,
+    reader: CommittedReader,
     checkpoint: SparkCheckpoint,
     monkeypatch: pytest.MonkeyPatch,
     step: object,
@@ -182,7 +137,7 @@ def test_transaction_that_takes_too_long_is_aborted_and_repeated(
 def test_commit_of_which_nothing_is_heard_is_found_by_its_progress(
     broker: Broker,
     topic: str,
-    reader: Reader,
+    reader: CommittedReader,
     checkpoint: SparkCheckpoint,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -205,7 +160,7 @@ def test_commit_of_which_nothing_is_heard_is_found_by_its_progress(
 
 
 def test_restored_and_copied_checkpoints_are_refused(
-    broker: Broker, topic: str, reader: Reader, checkpoint: SparkCheckpoint, tmp_path: Path
+    broker: Broker, topic: str, reader: CommittedReader, checkpoint: SparkCheckpoint, tmp_path: Path
 ) -> None:
     driver = driver_of(broker, topic)
     driver.micro_batch(checkpoint, 10)
@@ -218,69 +173,35 @@ def test_restored_and_copied_checkpoints_are_refused(
     reader.ensure(topic, range(30))
 
 
-def test_rows_of_16_mib_go_through_the_driver(broker: Broker, topic: str, reader: Reader) -> None:
+def test_rows_of_16_mib_go_through_the_driver(
+    broker: Broker, topic: str, reader: CommittedReader
+) -> None:
     rows = [f"{number:0100d}" for number in range(160_000)]
     driver_of(broker, topic).batch(rows)
-    reader.ensure(topic, range(160_000))
+    reader.ensure(topic, rows)
 
 
 # Through Spark.
 
 
-def running(folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    """Start the queries in a process of their own."""
-    with (folder / "output").open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.support.killed_exactly_once", str(folder), *words],
-            cwd=folder,
-            env=os.environ
-            | SHORT_LIVED_SPARK
-            | {"PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable},
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-
-
-def kill_all(driver: subprocess.Popen[bytes], folder: Path) -> None:
-    """Kill the driver and its JVM first, so that nothing is left to react to the other kills."""
-    groups = {int(path.read_text()) for path in folder.glob("*.reached")}
-    for group in (driver.pid, *groups):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
-
-
 def test_streams_killed_at_each_step_write_each_row_once(broker: Broker, tmp_path: Path) -> None:
-    numbers = range(100)
-    with builders.a_cluster(tmp_path / "in", topics={"orders": 2}) as source:
-        with source.producer() as producer:
-            for number in numbers:
-                producer.send("orders", b"%d" % number)
-    (tmp_path / "in" / "cluster").rename(tmp_path / "source")
+    fill(tmp_path, range(100))
     topics = [topic_of(step) for step in STEPS]
-    for topic in topics:
-        broker.create_topic(topic, partitions=2)
-    reader = Reader(broker, *topics)
-    try:
-        reached = [tmp_path / f"{step}.reached" for step in STEPS]
-        with running(tmp_path, broker.address, "stop") as driver:
-            try:
-                until(
-                    lambda: all(path.exists() for path in reached) or driver.poll() is not None,
-                    timeout_s=900,
-                )
-                assert driver.poll() is None, (tmp_path / "output").read_text()
-            finally:
-                kill_all(driver, tmp_path)
+    for step in STEPS:
+        broker.create_topic(topic_of(step), partitions=2)
+        hold(tmp_path, step, step, 1)
+    with CommittedReader(broker.address, dict.fromkeys(topics, 2)) as reader:
+        with HeldStreams(tmp_path, broker.address, *STEPS) as streams:
+            assert all(streams.holds(step) for step in STEPS)
         seen = {topic: len(found) for topic, found in reader.found.items()}
-        assert all(seen[topic] < len(numbers) for topic in topics)
+        assert all(seen[topic] < 100 for topic in topics)
 
-        with running(tmp_path, broker.address) as driver:
-            assert driver.wait(900) == 0, (tmp_path / "output").read_text()
+        release(tmp_path, *STEPS)
+        with HeldStreams(tmp_path, broker.address, *STEPS) as streams:
+            for step in STEPS:
+                assert not streams.ended(step)
         for topic in topics:
-            reader.ensure(topic, numbers)
-    finally:
-        reader.close()
+            reader.ensure(topic, range(100))
 
 
 def test_the_page_shows_what_comes_out_with_a_real_broker(kafka: Kafka, tmp_path: Path) -> None:

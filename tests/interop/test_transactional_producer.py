@@ -7,10 +7,8 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import confluent_kafka as librdkafka
 import pytest
@@ -21,15 +19,13 @@ from spark_kbatch.errors import ProducerFencedError
 from spark_kbatch.producer.transactional import TransactionalProducer
 from spark_kbatch.remote.client import close_idle_clients
 from tests.conftest import REPOSITORY
+from tests.support.committed_reader import CommittedReader
 from tests.support.kafka import Broker
-from tests.support.kafka_clients import consumer
-from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 PARTITIONS = 3
 TRANSACTIONS = 60
-TIMEOUT_S = 60
 # Writes a transaction, and waits within it until it is killed.
 CHILD = """
 import sys, time
@@ -58,34 +54,8 @@ def place(shared_broker: Broker, topic: str) -> Iterator[spark_kbatch.Cluster]:
         yield place
 
 
-@contextmanager
-def reader(broker: Broker, topic: str) -> Iterator[list[bytes]]:
-    """Read committed records all the time, into a list."""
-    found: list[bytes] = []
-    is_over = threading.Event()
-
-    def read() -> None:
-        client = consumer(broker, isolation_level="read_committed")
-        try:
-            places = [
-                librdkafka.TopicPartition(topic, number, librdkafka.OFFSET_BEGINNING)
-                for number in range(PARTITIONS)
-            ]
-            client.assign(places)
-            while not is_over.is_set():
-                for message in client.consume(500, timeout=0.05):
-                    if not message.error():
-                        found.append(message.value())
-        finally:
-            client.close()
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    try:
-        yield found
-    finally:
-        is_over.set()
-        thread.join()
+def reader(broker: Broker, topic: str) -> CommittedReader:
+    return CommittedReader(broker.address, {topic: PARTITIONS})
 
 
 def offset_of_group(broker: Broker, topic: str) -> int:
@@ -100,7 +70,7 @@ def test_each_record_of_a_committed_transaction_is_read_once_and_no_other(
 ) -> None:
     rng, wanted, last = random.Random(1), list[bytes](), -1001
     with (
-        reader(shared_broker, topic) as found,
+        reader(shared_broker, topic) as seen,
         place.producer(transactional_id=topic, compression_type="lz4", batch_size=500) as producer,
     ):
         for number in range(TRANSACTIONS):
@@ -117,10 +87,8 @@ def test_each_record_of_a_committed_transaction_is_read_once_and_no_other(
                 last = number
             known = producer.committed_offsets(topic)
             assert known.get(spark_kbatch.TopicPartition(topic, 0), -1001) == last
-        until(lambda: len(found) >= len(wanted), timeout_s=TIMEOUT_S)
-        time.sleep(0.5)
+        seen.ensure(topic, wanted)
 
-    assert sorted(found) == sorted(wanted)
     assert offset_of_group(shared_broker, topic) == last
 
 
@@ -133,16 +101,14 @@ def test_what_a_killed_process_wrote_is_never_read(
         cwd=REPOSITORY,
         text=True,
     )
-    with child, reader(shared_broker, topic) as found:
+    with child, reader(shared_broker, topic) as seen:
         assert child.stdout is not None
         assert child.stdout.readline() == "written\n"
         os.kill(child.pid, signal.SIGKILL)
         with place.producer(transactional_id=topic) as producer, producer.transaction():
             producer.send(topic, "of the living", partition=0)
-        until(lambda: bool(found), timeout_s=TIMEOUT_S)
-        time.sleep(0.5)
+        seen.ensure(topic, ["of the living"])
 
-    assert found == [b"of the living"]
     assert offset_of_group(shared_broker, topic) < 0
 
 
@@ -155,7 +121,7 @@ def test_librdkafka_and_this_producer_fence_each_other(
     other.init_transactions(30)
     other.begin_transaction()
     other.produce(topic, b"1", partition=0)
-    with reader(shared_broker, topic) as found:
+    with reader(shared_broker, topic) as seen:
         with place.producer(transactional_id=topic) as producer, producer.transaction():
             producer.send(topic, "2", partition=0)
         with pytest.raises(librdkafka.KafkaException):
@@ -174,10 +140,7 @@ def test_librdkafka_and_this_producer_fence_each_other(
         with pytest.raises(ProducerFencedError, match="another one of its name has taken over"):
             ours.commit_transaction()
         ours.close()
-        until(lambda: len(found) >= 2, timeout_s=TIMEOUT_S)
-        time.sleep(0.5)
-
-    assert found == [b"2", b"4"]
+        seen.ensure(topic, [2, 4])
 
 
 def test_a_transaction_that_takes_too_long_is_aborted_and_says_so(
@@ -191,9 +154,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_says_so(
     with pytest.raises(ProducerFencedError, match=r"longer than transaction\.timeout\.ms=1000"):
         producer.commit_transaction()
     producer.close()
-    with reader(shared_broker, topic) as found:
+    with reader(shared_broker, topic) as seen:
         with place.producer(transactional_id=topic) as next_one, next_one.transaction():
             next_one.send(topic, "next", partition=0)
-        until(lambda: bool(found), timeout_s=TIMEOUT_S)
-
-    assert found == [b"next"]
+        seen.ensure(topic, ["next"])

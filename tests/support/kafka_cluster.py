@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -39,6 +39,8 @@ _SMALL: dict[str, object] = {
     "min_insync_replicas": 2,
     "default_replication_factor": 3,
     "offsets_topic_replication_factor": 3,
+    "transaction_state_log_replication_factor": 3,
+    "transaction_state_log_min_isr": 2,
     "log_retention_ms": -1,
     "log_cleaner_dedupe_buffer_size": 2**21,
     "num_io_threads": 2,
@@ -126,23 +128,32 @@ class BrokerCluster:
                 broker.start()
         self.wait_until_in_sync()
 
-    def move_leaders(self, topic: str) -> None:
-        """Move the leader of each partition of a topic to the next broker; on return they lead."""
-        wanted = {p: _next(leader) for p, leader in self.leaders(topic).items()}
-        self.lead(topic, wanted)
+    def move_leaders(self, *topics: str) -> None:
+        """Move the leader of each partition of topics to the next broker; on return they lead."""
+        moved = {
+            topic: {p: _next(leader) for p, leader in self.leaders(topic).items()}
+            for topic in topics
+        }
+        self._lead(moved)
 
     def lead(self, topic: str, wanted: dict[int, int]) -> None:
         """Have these brokers lead these partitions of a topic."""
-        orders = {p: [n, *(other for other in NODES if other != n)] for p, n in wanted.items()}
+        self._lead({topic: wanted})
+
+    def _lead(self, wanted: Mapping[str, Mapping[int, int]]) -> None:
+        orders = {
+            TopicPartition(topic, p): [n, *(other for other in NODES if other != n)]
+            for topic, nodes in wanted.items()
+            for p, n in nodes.items()
+        }
         with self._admin() as admin:
-            admin.alter_partition_reassignments(
-                {TopicPartition(topic, p): nodes for p, nodes in orders.items()}
-            )
+            admin.alter_partition_reassignments(orders)
             until(lambda: not admin.list_partition_reassignments())
             admin.elect_leaders(
-                0, {topic: sorted(wanted)}, raise_errors=False
+                0, {topic: sorted(nodes) for topic, nodes in wanted.items()}, raise_errors=False
             )  # preferred; those that lead already are errors
-        until(lambda: self.leaders(topic) == self.leaders(topic) | wanted)
+        for topic, nodes in wanted.items():
+            until(lambda topic=topic, nodes=nodes: nodes.items() <= self.leaders(topic).items())
 
     # State
 

@@ -72,7 +72,7 @@ class Program:
 
     def kill(self, victims: Victims, rng: random.Random) -> list[psutil.Process]:
         """Kill the victims; return the processes that are stopped or may still be running."""
-        tree = _tree(self._popen.pid)
+        tree = tree_of(self._popen.pid)
         workers = _workers(tree)
         match victims:
             case Victims.SOME_WORKERS:
@@ -131,7 +131,7 @@ def end_of(left: list[psutil.Process]) -> None:
 
 def kill_tree(pid: int) -> None:
     """Kill a process and all its descendants."""
-    _kill(_tree(pid))
+    _kill(tree_of(pid))
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -140,7 +140,8 @@ def _is_alive(process: psutil.Process) -> bool:
     return False
 
 
-def _tree(pid: int) -> list[psutil.Process]:
+def tree_of(pid: int) -> list[psutil.Process]:
+    """Return a process and all its descendants; nothing if it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]

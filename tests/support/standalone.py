@@ -18,6 +18,8 @@ from tests.support.kills import kill_tree
 
 _BIN = Path(pyspark.__file__).parent / "bin"
 _START_S = 120
+# Of workers in turn: Spark gives no host a second attempt of a task that it runs already.
+_HOSTS = ("127.0.0.1", "localhost")
 _CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
@@ -76,12 +78,12 @@ class Standalone:
 
     def __init__(self, folder: Path, processes: ExitStack, *, workers: int) -> None:
         self._folder, self._processes = folder, processes
-        master = self._spark_class("master", "master.Master", "--port", "0")
+        master = self._spark_class("master", "master.Master", _HOSTS[0], "--port", "0")
         self._url = master.wait_for(r"Starting Spark master at (spark://\S+)")
         self.workers = [
             self._spark_class(
-                f"worker-{number}", "worker.Worker", "--cores", "1", "--memory", "1g",
-                "--work-dir", str(folder / f"work-{number}"), self._url,
+                f"worker-{number}", "worker.Worker", _HOSTS[number % len(_HOSTS)], "--cores", "1",
+                "--memory", "1g", "--work-dir", str(folder / f"work-{number}"), self._url,
             )
             for number in range(workers)
         ]  # fmt: skip
@@ -95,10 +97,15 @@ class Standalone:
             "submit", str(_BIN / "spark-submit"), "--master", self._url, *conf, *arguments
         )
 
-    def _spark_class(self, name: str, main: str, *arguments: str) -> Process:
+    @property
+    def conf(self) -> dict[str, str]:
+        """What a driver that is not submitted needs."""
+        return _CONF | {"spark.master": self._url}
+
+    def _spark_class(self, name: str, main: str, host: str, *arguments: str) -> Process:
         return self._start(
             name, str(_BIN / "spark-class"), f"org.apache.spark.deploy.{main}",
-            "--host", "127.0.0.1", "--webui-port", "0", *arguments,
+            "--host", host, "--webui-port", "0", *arguments,
         )  # fmt: skip
 
     def _start(self, name: str, *command: str) -> Process:
