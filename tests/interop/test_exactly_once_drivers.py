@@ -111,8 +111,12 @@ def test_driver_that_was_frozen_after_its_tasks_is_fenced_by_the_one_that_took_i
 
 
 def assert_refused(error: str) -> None:
-    assert "nothing is visible" in error, error
-    assert re.search("has taken over the prefix|is no repetition", error), error
+    """Check the error of a driver of which nothing is there; its micro-batch may be, by the one that took its place."""
+    wanted = (
+        "nothing is visible: .*(has taken over the prefix|is no repetition|did not write a batch within)",
+        "its rows are visible, once: a newer driver has gone on from it",
+    )
+    assert re.search("|".join(wanted), error), error
 
 
 def test_transaction_that_times_out_while_its_driver_is_frozen_is_aborted_and_repeated(
@@ -203,7 +207,7 @@ def test_new_checkpoint_goes_on_where_the_restored_one_would_double(
         shutil.copytree(copy, checkpoint)
         fill(tmp_path, range(20, 30))
         error = refused(spark, tmp_path, broker, "renewed", error="this has 20 rows")
-        ends = re.search(r"from where 1 ended: (\{.*?\}\})", error)
+        ends = re.search(r"from where 1 ended: (\{.*\})\. See", error)
         assert ends is not None, error
         options = {"startingOffsets": ends[1], "checkpoint": "new"}
         error = refused(
