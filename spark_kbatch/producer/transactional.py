@@ -203,17 +203,20 @@ class TransactionalProducer(Producer):
 
         Raises:
             CommitError: the commit was asked for, and its outcome is unknown.
-            ProducerFencedError: as for `commit_transaction`; nothing of the transaction is visible.
+            ProducerFencedError: as for `commit_transaction`; says whether anything of the transaction is visible.
             KBatchError: no transaction is open; or a callback calls this.
         """
         with self._alone("abort_transaction()"):
             producer = self._open_one("abort_transaction")
-            if not isinstance(self._error, ProducerFencedError):
-                if self._is_decided:
-                    raise CommitError(
-                        _UNKNOWN,
-                        "its commit was asked for, so it cannot be aborted: call commit_transaction() again",
-                    )
+            is_fenced = isinstance(self._error, ProducerFencedError)
+            if self._is_decided:
+                if is_fenced:
+                    self._ensure_open()
+                raise CommitError(
+                    _UNKNOWN,
+                    "its commit was asked for, so it cannot be aborted: call commit_transaction() again",
+                )
+            if not is_fenced:
                 self._is_ending = True
                 producer.abandon(
                     TransactionAbortedError("the transaction was aborted"), _ABORT_TIMEOUT_S
@@ -273,11 +276,12 @@ class TransactionalProducer(Producer):
 
         Raises:
             ConfigError: an argument is not accepted; or this place takes no offsets in transactions.
-            KBatchError: no transaction is open.
+            KBatchError: no transaction is open; or a callback calls this.
         """
         group_id, wanted = arguments.group_offsets(group_id, offsets)
-        self._open_one("send_offsets_to_transaction", sends=True)
-        self._add_offsets(group_id, wanted)
+        with self._alone("send_offsets_to_transaction()"):
+            self._open_one("send_offsets_to_transaction", sends=True)
+            self._add_offsets(group_id, wanted)
 
     # Records.
 
@@ -292,7 +296,7 @@ class TransactionalProducer(Producer):
         """Abort the open transaction, if there is one, and stop. Safe to call again.
 
         Args:
-            timeout: of no meaning here: an abort takes seconds at most.
+            timeout: of no meaning here: an abort takes seconds, or a few minutes if a cluster does not answer.
         """
         if self._process_id == os.getpid():
             with self._alone("close()"):

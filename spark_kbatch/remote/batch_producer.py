@@ -122,9 +122,10 @@ class BatchProducer:
         self._sender.run_until(lambda: self._is_below(0))
 
     def abort(self) -> None:
-        """Drop what was not sent, and abort the transaction once all requests are answered, or in any case soon.
+        """Drop what was not sent, and abort the transaction once all requests are answered.
 
-        If that fails, the cluster aborts it when its time is up.
+        If that fails, or they are not answered soon, the next producer of the name aborts it, or the cluster when its
+        time is up.
         """
         end_ms = self._client.monotonic_ms() + _ABORT_TIMEOUT_MS
 
@@ -133,13 +134,18 @@ class BatchProducer:
             has_time = self._client.monotonic_ms() < end_ms
             return not (self._sender.requests_in_flight and has_time)
 
-        # A request that is executed after the end would belong to no transaction.
         if not is_over():
             self._sender.run_until(is_over)
+        error = self._sender.first_error
+        may_come_late = self._sender.requests_in_flight or isinstance(error, RetriableError)
         self._sender.close(0)
         self._client.connections.disconnect_busy("the transaction is aborted")
-        with contextlib.suppress(KBatchError):
-            self._transactions.end(commit=False, timeout_ms=_ABORT_TIMEOUT_MS)
+        # A request that brokers before Kafka 3.6 execute after the end would begin another transaction, which the
+        # next producer's commit would commit. Its first request, and the time-out, abort with a new epoch, so that
+        # a late one is refused.
+        if not may_come_late:
+            with contextlib.suppress(KBatchError):
+                self._transactions.end(commit=False, timeout_ms=_ABORT_TIMEOUT_MS)
 
     def _is_below(self, most_bytes: int) -> bool:
         """Return True if no more bytes than this are not written; raise the error of a batch that failed."""

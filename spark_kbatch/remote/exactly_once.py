@@ -23,8 +23,9 @@ attempt of a task leaves anything in the cluster, whether it failed, ran twice, 
 The epoch is that of the rows, not of the process that commits: Spark builds another job for the
 commit, and a driver that was frozen since its tasks ran must not fence the one that took its place.
 
-The offset N + 1 belongs to partition 0 of the option `topic`, or of the first topic that is
-written. Its metadata says of what, in at most 4,096 characters, the brokers' limit:
+The offset N + 1 belongs to partition 0 of the option `topic`, or of a topic of the query's first rows.
+There it stays, also if the option or the topics change, so that all offsets of an id say the same. Its
+metadata says of what, in at most 4,096 characters, the brokers' limit:
 
     {"id": query, or NAME@TOPIC of a txnAppId, **Evidence}
 
@@ -33,7 +34,7 @@ been committed. Nothing aborts it any more: the progress, which is committed wit
 
 A cluster forgets offsets that were not committed for offsets.retention.minutes (7 days). A
 micro-batch above 0 without progress is therefore refused; and the first micro-batch of a query is
-noted even if it has no rows.
+noted even if it has no rows, where there is a topic for it.
 
 Source: KIP-98, KIP-447; Kafka core/.../server/KafkaApis.scala (handleTxnOffsetCommitRequest).
 """
@@ -44,7 +45,7 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_kbatch.clock import monotonic_ms, now_ms
@@ -116,6 +117,18 @@ class QueryProgress(NamedTuple):
     evidence: Evidence
 
     @classmethod
+    def of_attempt(cls, attempt: Attempt) -> QueryProgress:
+        """Return what is kept of an attempt, without its sources if they are long."""
+        evidence = attempt.evidence
+        if len(evidence.sums) > _SUMS_MAX:
+            digest = hashlib.sha256(evidence.sums.encode()).hexdigest()
+            evidence = evidence._replace(sums=f"rows with the digest {digest}")
+        found = cls(attempt.id, attempt.number, evidence)
+        if len(found.packed().metadata) > _METADATA_MAX:
+            found = found._replace(evidence=evidence._replace(sources=""))
+        return found
+
+    @classmethod
     def of(cls, found: OffsetAndMetadata, prefix: str) -> QueryProgress:
         """Return what an offset's metadata has; raises ConfigError if another one wrote it."""
         where = f"the offset of group {prefix!r}"
@@ -129,15 +142,10 @@ class QueryProgress(NamedTuple):
             ) from None
 
     def packed(self) -> OffsetAndMetadata:
-        """Return the offset to commit; without the sources of a micro-batch if they are long."""
-        text = _json({"id": self.id, **self.evidence._asdict()})
-        if len(text) > _METADATA_MAX:
-            text = _json({"id": self.id, **self.evidence._replace(sources="")._asdict()})
+        """Return the offset to commit."""
+        kept = {"id": self.id, **self.evidence._asdict()}
+        text = json.dumps(kept, separators=(",", ":"), ensure_ascii=False)
         return OffsetAndMetadata(self.number + 1, text)
-
-
-def _json(value: Mapping[str, str]) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 class ExactlyOnceJob(WholeJob):
@@ -216,9 +224,10 @@ class ExactlyOnceJob(WholeJob):
 
         Else the next one could not be told from one whose progress is lost.
         """
-        rows, options = [one.rows for one in staged], self.options
-        is_first = number == 0 and options.topic is not None
-        attempt = Attempt.of_micro_batch(rows, number, options, read_plan, even_empty=is_first)
+        rows = [one.rows for one in staged]
+        attempt = Attempt.of_micro_batch(
+            rows, number, self.options, read_plan, even_empty=number == 0
+        )
         if attempt is not None:
             self.commit(staged, attempt)
 
@@ -244,18 +253,32 @@ class ExactlyOnceJob(WholeJob):
         with leased(self._cluster) as client, self._explained():
             transactions = self._transactions(client)
             transactions.go_on_as(*self._claim_of(staged))
-            progress = None
-            if attempt is not None:
-                attempt = attempt._replace(evidence=_shortened(attempt.evidence))
-                known = self._known(transactions)
-                is_skipped = self._is_repetition(attempt, known)
-                if is_skipped and any(one.id == attempt.id for one in known):
-                    return False
-                # What a user skips is noted, or the next one would be refused as well.
-                batches = [] if is_skipped else batches
-                progress = QueryProgress(attempt.id, attempt.number, attempt.evidence)
-            self._send(transactions, batches, progress)
-        return progress is None or bool(batches)
+            if attempt is None:
+                self._send(transactions, batches)
+                return True
+            progress, known = QueryProgress.of_attempt(attempt), self._known(transactions)
+            own = {at: one for at, one in known.items() if one.id == attempt.id}
+            attempt = attempt._replace(evidence=progress.evidence)
+            is_skipped = self._is_repetition(attempt, [*known.values()])
+            if is_skipped and own:
+                return False
+            # What a user skips is noted, or the next one would be refused as well.
+            names = {one.topic.name for one in batches}
+            batches = [] if is_skipped else batches
+            places = self._places(own, names)
+            if batches or places:
+                self._send(transactions, batches, progress, places, [*own.values()])
+        return not is_skipped
+
+    def _places(
+        self, own: Mapping[TopicPartition, QueryProgress], names: set[str]
+    ) -> set[TopicPartition]:
+        """Return where progress is kept: where that of its id is, and at the option's topic.
+
+        So all offsets of an id say the same. Without the option it is one of the topics of its first rows.
+        """
+        topic = self.options.topic or ("" if own else min(names, default=""))
+        return {*own, TopicPartition(topic, 0)} if topic else {*own}
 
     def abort(self, staged: Sequence[StagedRows]) -> None:
         """Do nothing: tasks leave nothing, and a commit that failed has aborted what it could."""
@@ -271,16 +294,15 @@ class ExactlyOnceJob(WholeJob):
         (claim,) = claims
         return Claim(*claim)
 
-    def _known(self, transactions: Transactions) -> list[QueryProgress]:
-        found = transactions.committed().values()
-        return [QueryProgress.of(one, self._prefix) for one in found]
+    def _known(self, transactions: Transactions) -> dict[TopicPartition, QueryProgress]:
+        found = transactions.committed()
+        return {at: QueryProgress.of(one, self._prefix) for at, one in found.items()}
 
     def _is_repetition(self, attempt: Attempt, known: Sequence[QueryProgress]) -> bool:
         """Return True if an attempt is skipped; raises as `Attempt.is_repetition`."""
         own = [one for one in known if one.id == attempt.id]
         if own:
-            last = max(own, key=lambda one: one.number)
-            return attempt.is_repetition((last.number, last.evidence))
+            return attempt.is_repetition((own[0].number, own[0].evidence))
         others = [one for one in known if _owner(one.id) != _owner(attempt.id)]
         if others:
             last = max(others, key=lambda one: one.evidence.time)
@@ -315,13 +337,23 @@ class ExactlyOnceJob(WholeJob):
         self,
         transactions: Transactions,
         batches: Sequence[StagedBatch],
-        progress: QueryProgress | None,
+        progress: QueryProgress | None = None,
+        places: Iterable[TopicPartition] = (),
+        before: Sequence[QueryProgress] = (),
     ) -> None:
-        """Send batches and progress in one transaction, and end it."""
+        """Send batches and progress in one transaction, and end it.
+
+        Args:
+            transactions: with the epoch of the rows.
+            batches: to send.
+            progress: to keep.
+            places: where.
+            before: what is kept of the same id so far.
+        """
         began_ms = monotonic_ms()
         producer = BatchProducer(transactions)
         try:
-            names = self._ensure_same_topics(transactions.client, batches)
+            self._ensure_same_topics(transactions.client, batches)
             transactions.add_partitions(
                 {TopicPartition(one.topic.name, one.partition) for one in batches}
             )
@@ -329,8 +361,7 @@ class ExactlyOnceJob(WholeJob):
                 producer.send(*one)
             producer.flush()
             if progress is not None:
-                topic = self.options.topic or min(names)
-                transactions.add_offsets({TopicPartition(topic, 0): progress.packed()})
+                transactions.add_offsets(dict.fromkeys(places, progress.packed()))
         except BaseException as error:
             producer.abort()
             if isinstance(error, RequestTimedOutError):
@@ -340,7 +371,7 @@ class ExactlyOnceJob(WholeJob):
         try:
             transactions.end(commit=True)
         except KBatchError as error:
-            self._ensure_committed(transactions, progress, error)
+            self._ensure_committed(transactions, progress, before, error)
         logger.info(
             "%s: %d records in %d bytes to %s in %d ms",
             "a batch job" if progress is None else f"{progress.number} of {progress.id}",
@@ -350,8 +381,8 @@ class ExactlyOnceJob(WholeJob):
             monotonic_ms() - began_ms,
         )
 
-    def _ensure_same_topics(self, client: Client, batches: Sequence[StagedBatch]) -> set[str]:
-        """Check that the topics are those that tasks have found, and return their names.
+    def _ensure_same_topics(self, client: Client, batches: Sequence[StagedBatch]) -> None:
+        """Check that the topics are those that tasks have found.
 
         The option's topic is created for a first micro-batch without rows, if it may be.
         """
@@ -365,10 +396,13 @@ class ExactlyOnceJob(WholeJob):
                     NOTHING_VISIBLE,
                     f"topic {name!r} of {self._cluster} was deleted while the job ran; run it again",
                 )
-        return set(topics)
 
     def _ensure_committed(
-        self, transactions: Transactions, progress: QueryProgress | None, error: KBatchError
+        self,
+        transactions: Transactions,
+        progress: QueryProgress | None,
+        before: Sequence[QueryProgress],
+        error: KBatchError,
     ) -> None:
         """Return if a transaction was committed whose end was answered by an error, or by nothing.
 
@@ -380,7 +414,7 @@ class ExactlyOnceJob(WholeJob):
                 _UNKNOWN, f"{error}. With 'txnAppId' and 'txnVersion' another try would find out"
             ) from error
         try:
-            known = self._known(transactions)
+            known = self._known(transactions).values()
         except KBatchError as unanswered:
             raise CommitError(
                 _UNKNOWN,
@@ -389,7 +423,8 @@ class ExactlyOnceJob(WholeJob):
         if progress in known:
             logger.info("%d of %s is committed, although %s", progress.number, progress.id, error)
             return
-        if any(one.id == progress.id and one.number >= progress.number for one in known):
+        now = [one for one in known if one.id == progress.id]
+        if now != before and any(one.number >= progress.number for one in now):
             raise CommitError(_ONCE, f"a newer driver has gone on from it ({error})") from error
         if is_fenced(error):
             raise error
@@ -435,14 +470,6 @@ _answered: set[tuple[ClusterOptions, str, str | None]] = set()
 def _owner(name: str) -> str:
     """Return the query of an id, or the txnAppId with the @ that no query has."""
     return name[: name.rindex("@") + 1] if "@" in name else name
-
-
-def _shortened(evidence: Evidence) -> Evidence:
-    """Return evidence that fits into the metadata of an offset."""
-    if len(evidence.sums) <= _SUMS_MAX:
-        return evidence
-    digest = hashlib.sha256(evidence.sums.encode()).hexdigest()
-    return evidence._replace(sums=f"rows with the digest {digest}")
 
 
 def _ensure_fit(size_in_bytes: int, limit: int, whose: str = "a job or micro-batch") -> None:

@@ -3,7 +3,7 @@
     _take_over    a client is leased; InitProducerId
     _begin        a producer, over a transport with the client and the producer id of the transactions
     _commit       TxnOffsetCommit for each group, EndTxn
-    _abort        requests without an answer are given up, EndTxn, the next epoch
+    _abort        requests without an answer are given up, EndTxn; the next _begin is in another epoch
 
 The client belongs to the thread of the producer while there is one, and else to the caller's. Sequence numbers go
 on from one transaction to the next. After an abort it is not known which of them the brokers have: they start again
@@ -28,6 +28,7 @@ from spark_kbatch.remote.producer import open_producer
 from spark_kbatch.remote.transactions import Transactions, is_fenced, refusals_explained
 from spark_kbatch.store.commits import NOTHING_VISIBLE
 from spark_kbatch.store.groups import OffsetAndMetadata
+from spark_kbatch.wire.errors import ErrorCode, code_of
 
 
 class ClusterProducer(TransactionalProducer):
@@ -50,7 +51,11 @@ class ClusterProducer(TransactionalProducer):
             self._transactions.take_over()
 
     def _begin(self) -> Producer:
-        """Return a producer of the open transaction's records."""
+        """Return a producer of the open transaction's records; after an abort, in the next epoch."""
+        if self._needs_epoch:
+            with self._explained():
+                self._transactions.renew()
+            self._needs_epoch = False
         self._began_ms = monotonic_ms()
         self._offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}  # by group
         return open_producer(
@@ -79,14 +84,11 @@ class ClusterProducer(TransactionalProducer):
             self._transactions.end(commit=True)
 
     def _abort(self) -> None:
-        """Abort the transaction; raises as `Transactions.end` and `Transactions.renew`."""
+        """Abort the transaction; raises as `Transactions.end`."""
         self._transactions.client.connections.disconnect_busy("the transaction is aborted")
         self._needs_epoch |= self._transactions.is_open
         with self._explained():
             self._transactions.end(commit=False)
-            if self._needs_epoch:
-                self._transactions.renew()
-                self._needs_epoch = False
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -97,6 +99,11 @@ class ClusterProducer(TransactionalProducer):
             if not is_fenced(error):
                 raise
             why, limit_ms = "another one of its name has taken over", self._transactions.timeout_ms
+            if code_of(error) == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+                why = (
+                    "the cluster has forgotten it, which happens if nothing is written for "
+                    "transactional.id.expiration.ms"
+                )
             taken_ms = monotonic_ms() - self._began_ms
             if taken_ms >= limit_ms:
                 why = (

@@ -355,7 +355,12 @@ class Transactions:
             producer_epoch=self.producer_epoch,
             committed=commit,
         )
-        self._ask(_TRANSACTION, ApiKey.END_TXN, body, _own_error, timeout_ms=timeout_ms)
+        try:
+            self._ask(_TRANSACTION, ApiKey.END_TXN, body, _own_error, timeout_ms=timeout_ms)
+        except ApiError as error:
+            # What was to begin it was refused, or not answered: there is nothing to abort.
+            if commit or error.code != ErrorCode.INVALID_TXN_STATE:
+                raise
         self._forget()
 
     def _forget(self) -> None:

@@ -17,6 +17,7 @@ from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.remote import exactly_once
 from spark_kbatch.remote.transactions import Transactions
 from spark_kbatch.spark.writer import KBatchWriter, TaskMessage
+from spark_kbatch.store.repetitions import Evidence
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey, Request
 from tests.support import draws
@@ -143,6 +144,67 @@ def test_rows_that_name_their_topics_keep_one_progress(
     assert (shipped(brokers), shipped(brokers, "other")) == ([1, 3], [2, 4])
     with pytest.raises(CommitError, match="micro-batch 1 of query is no repetition"):
         micro_batch(1, {"3": "shipped"})
+
+
+def test_progress_stays_in_one_place_whichever_topics_rows_name(
+    brokers: TransactionalCluster, checkpoint: SparkCheckpoint, tmp_path: Path
+) -> None:
+    for topic in ("a", "b"):
+        brokers.create_topic(topic, 1)
+
+    def write(checkpoint: SparkCheckpoint, end: int, topic: str, **options: Any) -> None:
+        driver, plan = Driver(brokers.address, topic=None, **options), checkpoint.plan(end)
+        job = pickle.loads(driver.planned())
+        values = [str(number) for number in range(plan.start, plan.end)]
+        rows = pa.record_batch({"topic": [topic] * len(values), "value": values})
+        message = TaskMessage(job.stage([rows], query_id=checkpoint.query_id, run_id="run"))
+        driver.commit([message], plan.number, str(checkpoint.folder))
+
+    copies = []
+    for end, topic in ((10, "b"), (20, "a"), (30, "b")):
+        write(checkpoint, end, topic)
+        checkpoint.note(checkpoint.plan(end).number)
+        copies.append(checkpoint.copied_to(tmp_path / f"{end}"))
+    assert {at: offset for at, (offset, _) in brokers.offsets[PREFIX].items()} == {("b", 0): 3}
+
+    restored = copies[0]
+    with pytest.raises(CommitError, match=r"micro-batch 1 .* is no repetition"):
+        write(restored, 20, "a")
+    write(restored, 20, "a", resolve_micro_batch=f"write {restored.query_id} 1")
+    # The driver died before it noted that.
+    write(restored, 20, "a", resolve_micro_batch=f"write {restored.query_id} 1")
+    restored.note(1)
+    write(restored, 25, "a")
+    assert shipped(brokers, "a") == sorted([*range(10, 20)] * 2 + [*range(20, 25)])
+
+    # What is known of a query goes with the topic where its progress is, and with no other one.
+    restored.note(2)
+    brokers.offsets.clear()
+    with pytest.raises(CommitError, match="no earlier one is known"):
+        write(restored, 40, "b")
+    write(restored, 40, "b", resolve_micro_batch=f"skip {restored.query_id} 3")
+    assert brokers.offsets[PREFIX]["b", 0][0] == 4
+    assert shipped(brokers, "b") == [*range(10), *range(20, 30)]
+
+
+def test_batch_job_without_rows_and_without_the_option_topic_notes_nothing(
+    brokers: TransactionalCluster,
+) -> None:
+    driver = Driver(brokers.address, topic=None, txnAppId="job", txnVersion=1)
+    job = pickle.loads(driver.planned(is_micro_batch=False))
+    message = TaskMessage(job.stage([]))
+    KBatchWriter(job).commit([message])
+    assert not brokers.offsets[PREFIX]
+
+
+def test_query_without_rows_is_refused_under_a_prefix_of_another_one(
+    brokers: TransactionalCluster, checkpoint: SparkCheckpoint, tmp_path: Path
+) -> None:
+    Driver(brokers.address).micro_batch(checkpoint, 10)
+    for topic in ("shipped", None):
+        other = SparkCheckpoint(tmp_path / f"{topic}")
+        with pytest.raises(CommitError, match="A prefix belongs to one query"):
+            Driver(brokers.address, topic=topic).micro_batch(other, 0)
 
 
 def test_batch_jobs_write_each_version_of_a_name_once(brokers: TransactionalCluster) -> None:
@@ -413,6 +475,45 @@ def test_query_starts_at_once_while_the_transaction_of_a_dead_driver_is_open(
     before = asked[: asked.index(ApiKey.INIT_PRODUCER_ID)]
     assert before.count(ApiKey.OFFSET_FETCH) == 1
     assert shipped(brokers) == [*range(10)]
+
+
+def test_commit_with_long_sources_whose_answer_is_lost_is_found(
+    brokers: TransactionalCluster, checkpoint: SparkCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Driver(brokers.address)
+    lose(brokers, ApiKey.END_TXN, other.planned)
+    monkeypatch.setattr(exactly_once, "_METADATA_MAX", 600)
+    whole = Evidence.of_tasks.__func__
+
+    def with_sources(kind: type[Evidence], *args: Any) -> Evidence:
+        return whole(kind, *args)._replace(sources="x" * 500)
+
+    monkeypatch.setattr(Evidence, "of_tasks", classmethod(with_sources))
+    Driver(brokers.address).micro_batch(checkpoint, 10)
+    ((_, metadata),) = brokers.offsets[PREFIX].values()
+    assert "xxx" not in metadata
+    assert shipped(brokers) == [*range(10)]
+
+
+def test_resolved_transaction_that_the_cluster_has_aborted_is_not_called_visible(
+    brokers: TransactionalCluster, checkpoint: SparkCheckpoint, tmp_path: Path
+) -> None:
+    Driver(brokers.address).micro_batch(checkpoint, 10)
+    copy = checkpoint.copied_to(tmp_path / "copy")
+    for end in (20, 30):
+        Driver(brokers.address).micro_batch(checkpoint, end)
+    other = Driver(brokers.address)
+    driver = Driver(brokers.address, resolve_micro_batch=f"write {copy.query_id} 1")
+
+    def take_over_first(request: Request) -> None:
+        if request.api_key == ApiKey.END_TXN:
+            brokers.on_request = lambda request: None
+            other.planned()
+
+    brokers.on_request = take_over_first
+    with pytest.raises(CommitError, match=r"nothing is visible: .* has taken over the prefix"):
+        driver.micro_batch(copy, 20)
+    assert shipped(brokers) == [*range(30)]
 
 
 def test_batch_job_without_a_name_says_that_its_outcome_is_unknown(

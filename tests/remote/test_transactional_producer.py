@@ -24,7 +24,7 @@ from spark_kbatch.producer.transactional import TransactionalProducer
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey, Request
-from tests.support.transactional_cluster import Faults, TransactionalCluster
+from tests.support.transactional_cluster import HANG_UP, Faults, TransactionalCluster
 
 EVENTS = ("events", 0)
 QUICK = {
@@ -262,8 +262,9 @@ def test_an_abort_does_not_fence_the_producer_that_has_taken_over(
     other = place.producer(transactional_id="orders")
     # Between the end of the transaction and the next epoch.
     at_request(brokers, ApiKey.INIT_PRODUCER_ID, other.init_transactions)
+    producer.abort_transaction()
     with pytest.raises(ProducerFencedError):
-        producer.abort_transaction()
+        producer.begin_transaction()
     with other.transaction():
         send(other, "new")
     other.close()
@@ -365,6 +366,55 @@ def test_a_commit_without_an_answer_is_repeated_and_never_aborted(
 
 
 # Calls at the wrong time.
+
+
+def test_a_transaction_that_the_cluster_did_not_begin_can_be_aborted(
+    brokers: TransactionalCluster, producer: TransactionalProducer
+) -> None:
+    brokers.refusals[ApiKey.ADD_PARTITIONS_TO_TXN] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    with pytest.raises(CommitError, match="nothing is visible"), producer.transaction():
+        send(producer, "a")
+    brokers.refusals.clear()
+    with producer.transaction():
+        send(producer, "b")
+
+    assert visible(brokers) == [b"b"]
+
+
+def test_a_producer_that_is_fenced_after_its_commit_was_asked_for_aborts_nothing(
+    brokers: TransactionalCluster, place: spark_kbatch.Cluster, producer: TransactionalProducer
+) -> None:
+    whole, ends = brokers._server._answer, []
+
+    def answer(request: Request) -> Any:
+        found = whole(request)
+        if request.api_key != ApiKey.END_TXN or ends:
+            return found
+        ends.append(request)
+        other.init_transactions()
+        return HANG_UP
+
+    producer.begin_transaction()
+    send(producer, "a")
+    with place.producer(transactional_id="orders") as other:
+        brokers._server._answer = answer
+        with pytest.raises(ProducerFencedError, match="if the cluster's answer was lost"):
+            producer.commit_transaction()
+        with pytest.raises(ProducerFencedError, match="if the cluster's answer was lost"):
+            producer.abort_transaction()
+
+    assert visible(brokers) == [b"a"]
+
+
+def test_a_producer_that_the_cluster_has_forgotten_says_so(
+    brokers: TransactionalCluster, producer: TransactionalProducer
+) -> None:
+    with producer.transaction():
+        send(producer, "a")
+    brokers.refusals[ApiKey.ADD_PARTITIONS_TO_TXN] = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    with pytest.raises(ProducerFencedError, match=r"transactional\.id\.expiration\.ms"):
+        with producer.transaction():
+            send(producer, "b")
 
 
 def test_calls_outside_of_a_transaction_say_what_to_call_first(
