@@ -23,11 +23,12 @@ attempt of a task leaves anything in the cluster, whether it failed, ran twice, 
 The epoch is that of the rows, not of the process that commits: Spark builds another job for the
 commit, and a driver that was frozen since its tasks ran must not fence the one that took its place.
 
-The offset N + 1 belongs to partition 0 of the option `topic`, or of a topic of the query's first rows.
-There it stays, also if the option or the topics change, so that all offsets of an id say the same. Its
-metadata says of what, in at most 4,096 characters, the brokers' limit:
+The offset N + 1 belongs to partition 0 of the option `topic`; or, where rows name their topics, of one of
+the first rows, and stays there. Its metadata says of what, in at most 4,096 characters, the brokers' limit:
 
-    {"id": query, or NAME@TOPIC of a txnAppId, **Evidence}
+    {"id": query, or NAME@TOPIC of a txnAppId, "turn": counts commits under the prefix, **Evidence}
+
+A query that was given another topic has several: the last by turn counts, as a number may be lower again.
 
 If EndTxn gets no answer, or the answer that another driver has taken over, the transaction may have
 been committed. Nothing aborts it any more: the progress, which is committed with it, tells.
@@ -115,15 +116,16 @@ class QueryProgress(NamedTuple):
     id: str
     number: int
     evidence: Evidence
+    turn: int  # of the commit among those under the prefix: an older checkpoint has lower numbers
 
     @classmethod
-    def of_attempt(cls, attempt: Attempt) -> QueryProgress:
+    def of_attempt(cls, attempt: Attempt, turn: int) -> QueryProgress:
         """Return what is kept of an attempt, without its sources if they are long."""
         evidence = attempt.evidence
         if len(evidence.sums) > _SUMS_MAX:
             digest = hashlib.sha256(evidence.sums.encode()).hexdigest()
             evidence = evidence._replace(sums=f"rows with the digest {digest}")
-        found = cls(attempt.id, attempt.number, evidence)
+        found = cls(attempt.id, attempt.number, evidence, turn)
         if len(found.packed().metadata) > _METADATA_MAX:
             found = found._replace(evidence=evidence._replace(sources=""))
         return found
@@ -134,7 +136,8 @@ class QueryProgress(NamedTuple):
         where = f"the offset of group {prefix!r}"
         try:
             kept = StoredObject(json.loads(found.metadata), where, damaged=ConfigError)
-            return cls(kept.text("id"), found.offset - 1, Evidence.of(kept))
+            turn = kept.integer("turn", 0)
+            return cls(kept.text("id"), found.offset - 1, Evidence.of(kept), turn)
         except ValueError as error:
             raise ConfigError(
                 f"option 'transactional.id.prefix' is {prefix!r}, a consumer group with offsets "
@@ -143,7 +146,7 @@ class QueryProgress(NamedTuple):
 
     def packed(self) -> OffsetAndMetadata:
         """Return the offset to commit."""
-        kept = {"id": self.id, **self.evidence._asdict()}
+        kept = {"id": self.id, "turn": self.turn, **self.evidence._asdict()}
         text = json.dumps(kept, separators=(",", ":"), ensure_ascii=False)
         return OffsetAndMetadata(self.number + 1, text)
 
@@ -254,31 +257,27 @@ class ExactlyOnceJob(WholeJob):
             transactions = self._transactions(client)
             transactions.go_on_as(*self._claim_of(staged))
             if attempt is None:
-                self._send(transactions, batches)
+                self._send(transactions, batches, {}, {})
                 return True
-            progress, known = QueryProgress.of_attempt(attempt), self._known(transactions)
-            own = {at: one for at, one in known.items() if one.id == attempt.id}
+            known = self._known(transactions)
+            turn = 1 + max((one.turn for one in known.values()), default=0)
+            progress = QueryProgress.of_attempt(attempt, turn)
             attempt = attempt._replace(evidence=progress.evidence)
-            is_skipped = self._is_repetition(attempt, [*known.values()])
+            own = {at: one for at, one in known.items() if one.id == attempt.id}
+            last = max(own, key=lambda at: own[at].turn, default=None)
+            is_skipped = self._is_repetition(
+                attempt, None if last is None else own[last], known.values()
+            )
             if is_skipped and own:
                 return False
+            place = TopicPartition(self.options.topic, 0) if self.options.topic else last
+            if place is None and batches:
+                place = TopicPartition(min(one.topic.name for one in batches), 0)
             # What a user skips is noted, or the next one would be refused as well.
-            names = {one.topic.name for one in batches}
             batches = [] if is_skipped else batches
-            places = self._places(own, names)
-            if batches or places:
-                self._send(transactions, batches, progress, places, [*own.values()])
+            if place is not None:
+                self._send(transactions, batches, {place: progress}, own)
         return not is_skipped
-
-    def _places(
-        self, own: Mapping[TopicPartition, QueryProgress], names: set[str]
-    ) -> set[TopicPartition]:
-        """Return where progress is kept: where that of its id is, and at the option's topic.
-
-        So all offsets of an id say the same. Without the option it is one of the topics of its first rows.
-        """
-        topic = self.options.topic or ("" if own else min(names, default=""))
-        return {*own, TopicPartition(topic, 0)} if topic else {*own}
 
     def abort(self, staged: Sequence[StagedRows]) -> None:
         """Do nothing: tasks leave nothing, and a commit that failed has aborted what it could."""
@@ -298,14 +297,15 @@ class ExactlyOnceJob(WholeJob):
         found = transactions.committed()
         return {at: QueryProgress.of(one, self._prefix) for at, one in found.items()}
 
-    def _is_repetition(self, attempt: Attempt, known: Sequence[QueryProgress]) -> bool:
+    def _is_repetition(
+        self, attempt: Attempt, own: QueryProgress | None, known: Iterable[QueryProgress]
+    ) -> bool:
         """Return True if an attempt is skipped; raises as `Attempt.is_repetition`."""
-        own = [one for one in known if one.id == attempt.id]
-        if own:
-            return attempt.is_repetition((own[0].number, own[0].evidence))
+        if own is not None:
+            return attempt.is_repetition((own.number, own.evidence))
         others = [one for one in known if _owner(one.id) != _owner(attempt.id)]
         if others:
-            last = max(others, key=lambda one: one.evidence.time)
+            last = max(others, key=lambda one: one.turn)
             why = (
                 f"under the prefix {self._prefix!r} the last commit is {last.number} of {last.id} "
                 f"({last.evidence.shown()}). A prefix belongs to one query: give this one another "
@@ -337,17 +337,15 @@ class ExactlyOnceJob(WholeJob):
         self,
         transactions: Transactions,
         batches: Sequence[StagedBatch],
-        progress: QueryProgress | None = None,
-        places: Iterable[TopicPartition] = (),
-        before: Sequence[QueryProgress] = (),
+        progress: Mapping[TopicPartition, QueryProgress],
+        before: Mapping[TopicPartition, QueryProgress],
     ) -> None:
         """Send batches and progress in one transaction, and end it.
 
         Args:
             transactions: with the epoch of the rows.
             batches: to send.
-            progress: to keep.
-            places: where.
+            progress: to keep, by its place; may be none.
             before: what is kept of the same id so far.
         """
         began_ms = monotonic_ms()
@@ -360,8 +358,8 @@ class ExactlyOnceJob(WholeJob):
             for one in batches:
                 producer.send(*one)
             producer.flush()
-            if progress is not None:
-                transactions.add_offsets(dict.fromkeys(places, progress.packed()))
+            if progress:
+                transactions.add_offsets({at: one.packed() for at, one in progress.items()})
         except BaseException as error:
             producer.abort()
             if isinstance(error, RequestTimedOutError):
@@ -374,7 +372,7 @@ class ExactlyOnceJob(WholeJob):
             self._ensure_committed(transactions, progress, before, error)
         logger.info(
             "%s: %d records in %d bytes to %s in %d ms",
-            "a batch job" if progress is None else f"{progress.number} of {progress.id}",
+            *[f"{one.number} of {one.id}" for one in progress.values()] or ["a batch job"],
             sum(one.records_count for one in batches),
             sum(len(one.data) for one in batches),
             self._cluster,
@@ -400,8 +398,8 @@ class ExactlyOnceJob(WholeJob):
     def _ensure_committed(
         self,
         transactions: Transactions,
-        progress: QueryProgress | None,
-        before: Sequence[QueryProgress],
+        progress: Mapping[TopicPartition, QueryProgress],
+        before: Mapping[TopicPartition, QueryProgress],
         error: KBatchError,
     ) -> None:
         """Return if a transaction was committed whose end was answered by an error, or by nothing.
@@ -409,22 +407,23 @@ class ExactlyOnceJob(WholeJob):
         Raises:
             CommitError: it was not, or that is not known.
         """
-        if progress is None:
+        if not progress:
             raise CommitError(
                 _UNKNOWN, f"{error}. With 'txnAppId' and 'txnVersion' another try would find out"
             ) from error
         try:
-            known = self._known(transactions).values()
+            known = self._known(transactions)
         except KBatchError as unanswered:
             raise CommitError(
                 _UNKNOWN,
                 f"{error}; {unanswered}. When it runs again it is skipped if it is there",
             ) from error
-        if progress in known:
-            logger.info("%d of %s is committed, although %s", progress.number, progress.id, error)
+        ((place, mine),) = progress.items()
+        if known.get(place) == mine:
+            logger.info("%d of %s is committed, although %s", mine.number, mine.id, error)
             return
-        now = [one for one in known if one.id == progress.id]
-        if now != before and any(one.number >= progress.number for one in now):
+        now = {at: one for at, one in known.items() if one.id == mine.id}
+        if now != before and any(one.number >= mine.number for one in now.values()):
             raise CommitError(_ONCE, f"a newer driver has gone on from it ({error})") from error
         if is_fenced(error):
             raise error
