@@ -259,7 +259,8 @@ class ExactlyOnceJob(WholeJob):
             if attempt is None:
                 self._send(transactions, batches, {}, {})
                 return True
-            known = self._known(transactions)
+            place = TopicPartition(self.options.topic, 0) if self.options.topic else None
+            known = self._known(transactions, place)
             turn = 1 + max((one.turn for one in known.values()), default=0)
             progress = QueryProgress.of_attempt(attempt, turn)
             attempt = attempt._replace(evidence=progress.evidence)
@@ -270,7 +271,7 @@ class ExactlyOnceJob(WholeJob):
             )
             if is_skipped and own:
                 return False
-            place = TopicPartition(self.options.topic, 0) if self.options.topic else last
+            place = place or last
             if place is None and batches:
                 place = TopicPartition(min(one.topic.name for one in batches), 0)
             # What a user skips is noted, or the next one would be refused as well.
@@ -293,8 +294,13 @@ class ExactlyOnceJob(WholeJob):
         (claim,) = claims
         return Claim(*claim)
 
-    def _known(self, transactions: Transactions) -> dict[TopicPartition, QueryProgress]:
+    def _known(
+        self, transactions: Transactions, place: TopicPartition | None
+    ) -> dict[TopicPartition, QueryProgress]:
+        """Return what is kept under the prefix; at this place once no transaction has it pending."""
         found = transactions.committed()
+        if place is not None:
+            found |= transactions.committed(partitions=[place])
         return {at: QueryProgress.of(one, self._prefix) for at, one in found.items()}
 
     def _is_repetition(
@@ -411,14 +417,14 @@ class ExactlyOnceJob(WholeJob):
             raise CommitError(
                 _UNKNOWN, f"{error}. With 'txnAppId' and 'txnVersion' another try would find out"
             ) from error
+        ((place, mine),) = progress.items()
         try:
-            known = self._known(transactions)
+            known = self._known(transactions, place)
         except KBatchError as unanswered:
             raise CommitError(
                 _UNKNOWN,
                 f"{error}; {unanswered}. When it runs again it is skipped if it is there",
             ) from error
-        ((place, mine),) = progress.items()
         if known.get(place) == mine:
             logger.info("%d of %s is committed, although %s", mine.number, mine.id, error)
             return

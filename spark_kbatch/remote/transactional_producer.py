@@ -44,6 +44,7 @@ class ClusterProducer(TransactionalProducer):
         )
         self._metrics = ProducerMetrics(monotonic_ms())  # of all transactions
         self._needs_epoch = False  # since an abort
+        self._told: dict[str, set[TopicPartition]] = {}  # whose offsets were given, by group
 
     def _take_over(self) -> None:
         """Fence earlier producers of the transactional id; raises as `refusals_explained`."""
@@ -65,11 +66,15 @@ class ClusterProducer(TransactionalProducer):
     def _committed(self, group_id: str) -> dict[TopicPartition, int]:
         """Return the offsets of a group; raises as `Transactions.committed`."""
         found = self._transactions.committed(group_id)
+        own = self._told.get(group_id)
+        if own:  # those of the last transaction may be pending
+            found |= self._transactions.committed(group_id, own)
         return {tp: one.offset for tp, one in found.items()}
 
     def _add_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Note offsets of a group for the commit."""
         found = {tp: OffsetAndMetadata(offset, "") for tp, offset in offsets.items()}
+        self._told.setdefault(group_id, set()).update(found)
         self._offsets.setdefault(group_id, {}).update(found)
 
     def _commit(self, producer: Producer) -> None:

@@ -183,11 +183,20 @@ class Transactions:
         return self._sequences
 
     def committed(
-        self, group_id: str | None = None, *, stable: bool = True
+        self,
+        group_id: str | None = None,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        stable: bool = True,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of a group, by default the one of the same name.
+        """Return committed offsets of a group.
 
-        It waits until no open transaction has others, unless `stable` is False.
+        It waits until no open transaction has others for these partitions, unless `stable` is False.
+
+        Args:
+            group_id: by default the group of the same name.
+            partitions: by default those that have a committed offset; one whose first offset is pending has none.
+            stable: whether to wait.
 
         Raises:
             ConfigError: the cluster is too old to say when they are stable.
@@ -199,8 +208,15 @@ class Transactions:
                     f"{self.client.options} is older than Kafka 2.5: it does not tell whether the "
                     "offsets of a transaction that is being ended are committed"
                 )
+            topic = OffsetFetchRequest.OffsetFetchRequestTopic
+            topics = None
+            if partitions is not None:
+                topics = [
+                    topic(name=name, partition_indexes=numbers)
+                    for name, numbers in numbers_by_topic(sorted(partitions)).items()
+                ]
             return OffsetFetchRequest(
-                group_id=group_id or self.name, topics=None, require_stable=stable
+                group_id=group_id or self.name, topics=topics, require_stable=stable
             )
 
         def errors(answer: Any) -> Iterable[int]:
