@@ -14,6 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 import spark_kbatch
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
+from tests.conftest import SPARK
 from tests.support import builders
 from tests.support.transactional_cluster import TransactionalCluster
 
@@ -89,7 +90,9 @@ def test_stream_writes_each_micro_batch_in_a_transaction_and_skips_a_repetition(
     for name in (str(last), f".{last}.crc"):
         (checkpoint / "commits" / name).unlink()
     add(source, range(15, 20))
-    assert ran(spark, source, options_of(brokers), checkpoint).exception() is None
+    # Before Spark 4.2 such a trigger ends with the micro-batch that it repeats.
+    for _ in range(1 if SPARK >= (4, 2) else 2):
+        assert ran(spark, source, options_of(brokers), checkpoint).exception() is None
     assert shipped(brokers) == [*range(20)]
 
     with pytest.raises(PySparkException, match="A prefix belongs to one query"):
