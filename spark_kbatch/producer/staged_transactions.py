@@ -27,7 +27,7 @@ from spark_kbatch.store.commits import NOTHING_VISIBLE
 from spark_kbatch.store.job import StagedRows, WholeJob
 from spark_kbatch.store.repetitions import Attempt, Evidence, LastKept, RowsOfTask
 
-# Behind the name, so that no stream, `txnAppId` or mirror has the same id: it is no topic's name.
+# Appended to the name, so that no stream, `txnAppId` or mirror has the same id: no topic has such a name.
 _SUFFIX = "@/producer"
 
 

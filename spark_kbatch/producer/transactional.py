@@ -340,7 +340,7 @@ class TransactionalProducer(Producer):
     @contextlib.contextmanager
     def _alone(self, what: str) -> Iterator[None]:
         self._ensure_not_forked()
-        if self._producer is not None:  # who has the lock may wait for a callback
+        if self._producer is not None:  # the lock's holder may wait for it
             self._producer.ensure_no_callback(what)
         with self._lock, translated(self._place):
             yield
