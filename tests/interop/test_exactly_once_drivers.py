@@ -161,14 +161,8 @@ def test_restored_checkpoint_is_refused_until_the_user_decides(
     topic, checkpoint, copy = topic_of("restored"), tmp_path / "restored", tmp_path / "copy"
     broker.create_topic(topic, partitions=PARTITIONS)
     with CommittedReader(broker.address, {topic: PARTITIONS}) as reader:
-        fill(tmp_path, range(10))
-        run(spark, tmp_path, broker, "restored")
-        shutil.copytree(checkpoint, copy)
-        fill(tmp_path, range(10, 20))
-        run(spark, tmp_path, broker, "restored")
-
-        shutil.rmtree(checkpoint)
-        shutil.copytree(copy, checkpoint)
+        run_beyond_a_copy(spark, tmp_path, broker, "restored")
+        restore(copy, checkpoint)
         name = query_id(checkpoint)
         refused(
             spark, tmp_path, broker, "restored",
@@ -181,8 +175,7 @@ def test_restored_checkpoint_is_refused_until_the_user_decides(
         run(spark, tmp_path, broker, "restored")
         reader.ensure(topic, range(30))
 
-        shutil.rmtree(checkpoint)
-        shutil.copytree(copy, checkpoint)
+        restore(copy, checkpoint)
         fill(tmp_path, range(30, 40))
         refused(
             spark, tmp_path, broker, "restored",
@@ -194,17 +187,11 @@ def test_restored_checkpoint_is_refused_until_the_user_decides(
 def test_new_checkpoint_goes_on_where_the_restored_one_would_double(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    topic, checkpoint, copy = topic_of("renewed"), tmp_path / "renewed", tmp_path / "copy"
+    topic, checkpoint = topic_of("renewed"), tmp_path / "renewed"
     broker.create_topic(topic, partitions=PARTITIONS)
     with CommittedReader(broker.address, {topic: PARTITIONS}) as reader:
-        fill(tmp_path, range(10))
-        run(spark, tmp_path, broker, "renewed")
-        shutil.copytree(checkpoint, copy)
-        fill(tmp_path, range(10, 20))
-        run(spark, tmp_path, broker, "renewed")
-
-        shutil.rmtree(checkpoint)
-        shutil.copytree(copy, checkpoint)
+        run_beyond_a_copy(spark, tmp_path, broker, "renewed")
+        restore(tmp_path / "copy", checkpoint)
         fill(tmp_path, range(20, 30))
         error = refused(spark, tmp_path, broker, "renewed", error="this has 20 rows")
         ends = re.search(r"from where 1 ended: (\{.*\})\. See", error)
@@ -233,12 +220,7 @@ def test_copied_checkpoint_is_refused_and_goes_on_under_a_prefix_of_its_own(
     for topic in topics:
         broker.create_topic(topic, partitions=PARTITIONS)
     with CommittedReader(broker.address, dict.fromkeys(topics, PARTITIONS)) as reader:
-        fill(tmp_path, range(10))
-        run(spark, tmp_path, broker, "copied")
-        shutil.copytree(tmp_path / "copied", tmp_path / "copy")
-        fill(tmp_path, range(10, 20))
-        run(spark, tmp_path, broker, "copied")
-
+        run_beyond_a_copy(spark, tmp_path, broker, "copied")
         name, options = query_id(tmp_path / "copy"), {"checkpoint": "copy", "topic": second}
         refused(
             spark, tmp_path, broker, "copied", **options,
@@ -260,6 +242,21 @@ def test_copied_checkpoint_is_refused_and_goes_on_under_a_prefix_of_its_own(
         run(spark, tmp_path, broker, "copied")
         reader.ensure(first, range(30))
         reader.ensure(second, range(10, 30))
+
+
+def run_beyond_a_copy(spark: SparkSession, folder: Path, broker: Broker, name: str) -> None:
+    """Run a query for ten rows, copy its checkpoint to `copy`, and run it for ten rows more."""
+    fill(folder, range(10))
+    run(spark, folder, broker, name)
+    shutil.copytree(folder / name, folder / "copy")
+    fill(folder, range(10, 20))
+    run(spark, folder, broker, name)
+
+
+def restore(copy: Path, checkpoint: Path) -> None:
+    """Put a copy of a checkpoint in its place."""
+    shutil.rmtree(checkpoint)
+    shutil.copytree(copy, checkpoint)
 
 
 def refused(

@@ -132,9 +132,8 @@ def test_rows_that_name_their_topics_keep_one_progress(
     driver = Driver(brokers.address, topic=None)
 
     def micro_batch(number: int, topics: dict[str, str]) -> None:
-        rows = [pa.record_batch({"topic": [*topics.values()], "value": [*topics]})]
-        staged = pickle.loads(driver.planned()).stage(rows, query_id="query", run_id="run")
-        driver.commit([TaskMessage(staged)], number)
+        staged = driver.staged(driver.planned(), [*topics], "query", [*topics.values()])
+        driver.commit([staged], number)
 
     micro_batch(0, {"1": "shipped", "2": "other"})
     micro_batch(0, {"1": "shipped", "2": "other"})
@@ -154,20 +153,19 @@ def test_progress_stays_in_one_place_whichever_topics_rows_name(
 
     def write(checkpoint: SparkCheckpoint, end: int, topic: str, **options: Any) -> None:
         driver, plan = Driver(brokers.address, topic=None, **options), checkpoint.plan(end)
-        job = pickle.loads(driver.planned())
         values = [str(number) for number in range(plan.start, plan.end)]
-        rows = pa.record_batch({"topic": [topic] * len(values), "value": values})
-        message = TaskMessage(job.stage([rows], query_id=checkpoint.query_id, run_id="run"))
-        driver.commit([message], plan.number, str(checkpoint.folder))
+        topics = [topic] * len(values)
+        staged = driver.staged(driver.planned(), values, checkpoint.query_id, topics)
+        driver.commit([staged], plan.number, str(checkpoint.folder))
 
-    copies = []
-    for end, topic in ((10, "b"), (20, "a"), (30, "b")):
+    write(checkpoint, 10, "b")
+    checkpoint.note(0)
+    restored = checkpoint.copied_to(tmp_path / "restored")
+    for number, end, topic in ((1, 20, "a"), (2, 30, "b")):
         write(checkpoint, end, topic)
-        checkpoint.note(checkpoint.plan(end).number)
-        copies.append(checkpoint.copied_to(tmp_path / f"{end}"))
+        checkpoint.note(number)
     assert {at: offset for at, (offset, _) in brokers.offsets[PREFIX].items()} == {("b", 0): 3}
 
-    restored = copies[0]
     with pytest.raises(CommitError, match=r"micro-batch 1 .* is no repetition"):
         write(restored, 20, "a")
     write(restored, 20, "a", resolve_micro_batch=f"write {restored.query_id} 1")

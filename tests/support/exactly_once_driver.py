@@ -34,9 +34,16 @@ class Driver:
         """Return the job as it goes to tasks, which takes over."""
         return pickle.dumps(begin_job(self.options, is_micro_batch=is_micro_batch))
 
-    def staged(self, planned: bytes, values: Sequence[str], query_id: str | None) -> TaskMessage:
-        """Run a task, and return its message."""
-        rows = [pa.record_batch({"value": [*values]})] if values else []
+    def staged(
+        self,
+        planned: bytes,
+        values: Sequence[str],
+        query_id: str | None,
+        topics: Sequence[str] = (),
+    ) -> TaskMessage:
+        """Run a task, and return its message; `topics` has one for each row, if rows name theirs."""
+        columns = {"value": [*values]} | ({"topic": [*topics]} if topics else {})
+        rows = [pa.record_batch(columns)] if values else []
         message = TaskMessage(pickle.loads(planned).stage(rows, query_id=query_id, run_id="run"))
         return pickle.loads(pickle.dumps(message))  # type: ignore[no-any-return]
 
