@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import shutil
+import sys
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -69,6 +71,7 @@ _REGISTRY = _Option(
 OPTIONS = (_BOOTSTRAP_SERVERS, _PARTITIONS, _TIMEOUT, _REPORT_ROWS, _REGISTRY)
 _TYPES = {"string": str, "int": int, "float": float}
 
+_WORKERS_PYTHON = "PYSPARK_PYTHON"
 _SPARK_FIXTURES = ("spark", "spark_session")
 _CLUSTER = pytest.StashKey["Cluster"]()  # of a test
 _USABLE_CLUSTERS = pytest.StashKey["Clusters"]()  # of a test
@@ -94,9 +97,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse an ini file with an option that is not of its type, before a test needs it."""
+    """Refuse an ini file with an option that is not of its type; have Spark's workers run this Python.
+
+    Otherwise they run the first `python3` on PATH, which is another one where the virtual environment is
+    not active. Source: Spark, python/pyspark/core/context.py, `pythonExec`.
+    """
     for option in OPTIONS:
         _value(config, option)
+    if not os.environ.get(_WORKERS_PYTHON):
+        os.environ[_WORKERS_PYTHON] = sys.executable
+        config.add_cleanup(lambda: os.environ.pop(_WORKERS_PYTHON, None))
 
 
 def _value(config: pytest.Config, option: _Option) -> Any:
@@ -143,6 +153,10 @@ def _say(config: pytest.Config, line: str) -> None:
 @pytest.fixture
 def _kbatch_session(request: pytest.FixtureRequest, _kbatch_kernels: None) -> None:
     """Register `format("kbatch")` with the user's own Spark session, if the test has one."""
+    if "freezegun" in sys.modules:
+        from spark_kbatch.testing.frozen import import_what_keeps_times
+
+        import_what_keeps_times()
     for name in _SPARK_FIXTURES:
         if name in request.fixturenames:
             from spark_kbatch.testing.sessions import register

@@ -10,13 +10,17 @@ sleep_ms       a pause
 A test that freezes time freezes the wall clock, as it wants to; freezegun puts its own functions in place of
 `time.monotonic` too, after which no wait would end. Durations are therefore read from the system's clock by its
 number, which no such tool replaces: the one that Python's own `time.monotonic`, and so `threading`, goes by.
+time-machine leaves that clock alone, but not `CLOCK_REALTIME`. So the system's time of day is Linux's coarse one,
+which is at most 10 ms late, and on macOS, which has no such clock, it is frozen too.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 
 _MONOTONIC: int = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # the first on macOS
+_REALTIME = 5 if sys.platform == "linux" else time.CLOCK_REALTIME  # CLOCK_REALTIME_COARSE
 _SINCE_BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC_RAW)  # macOS
 
 
@@ -27,7 +31,7 @@ def now_ms() -> int:
 
 def latest_ms(than_ms: int = 0) -> int:
     """Return the system's time of day, which no test freezes, or a later time."""
-    return max(time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000, than_ms)
+    return max(time.clock_gettime_ns(_REALTIME) // 1_000_000, than_ms)
 
 
 def monotonic_ms() -> int:

@@ -211,7 +211,7 @@ def reads_time(node: ast.AST) -> bool:
     name = getattr(called, "attr", getattr(called, "id", ""))
     of = getattr(getattr(called, "value", None), "id", "")
     is_librarys = of in ("time", "datetime", "date") and name in _OF_LIBRARY
-    is_real = name.startswith("clock_gettime") and "CLOCK_REALTIME" in ast.unparse(node)
+    is_real = name.startswith("clock_gettime") and "_REALTIME" in ast.unparse(node)
     return name in _CALLED or is_librarys or is_real
 
 
@@ -261,7 +261,7 @@ class Wrong:
         return real + self.ahead_ms * 1_000_000
 
     def gettime_ns(self, number: int) -> int:
-        return self.time_ns() if number == time.CLOCK_REALTIME else self._gettime_ns(number)
+        return self.time_ns() if number == clock._REALTIME else self._gettime_ns(number)
 
     @contextmanager
     def on(self, *, is_new: bool = True) -> Iterator[None]:
@@ -598,7 +598,7 @@ wall_ns, gettime_ns = time.time_ns, time.clock_gettime_ns
 ahead_ns, later_ns, is_restarted = (int(one) * 10**9 for one in sys.argv.pop(1).split(","))
 time.time_ns = lambda: wall_ns() + ahead_ns + later_ns
 time.clock_gettime_ns = lambda number: (
-    gettime_ns(number) + later_ns + ahead_ns * (number == time.CLOCK_REALTIME)
+    gettime_ns(number) + later_ns + ahead_ns * (number in (time.CLOCK_REALTIME, 5))  # 5: CLOCK_REALTIME_COARSE
 )
 if is_restarted:
     from spark_kbatch.log import state

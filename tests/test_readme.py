@@ -24,6 +24,7 @@ from spark_kbatch.cli.parameters import parse_properties
 from spark_kbatch.options.remote import parse_cluster_options
 from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK, SPARK
 from tests.support import more_in_soak
+from tests.support.example_project import not_activated
 from tests.support.generated_docs import DOCS, GENERATED, section
 from tests.support.transactional_cluster import TransactionalCluster
 
@@ -120,18 +121,7 @@ def run_pages(
         tmp_path: an empty folder.
         brokers: HOST:PORT of those that stand for the reader's; by default one in memory.
     """
-    # As in an IDE, or from cron: the virtual environment is not active, and the first python3 on PATH
-    # has nothing of it.
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if "PYSPARK" not in name and name != "PYTEST_ADDOPTS"
-    }
-    python = tmp_path / "bin" / "python3"
-    python.parent.mkdir()
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
-    python.chmod(0o755)
-    environment["PATH"] = f"{python.parent}{os.pathsep}{environment['PATH']}"
+    environment = not_activated(tmp_path)
     environment |= SHORT_LIVED_SPARK
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "80"}
     folder = tmp_path / "empty"

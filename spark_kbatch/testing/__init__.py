@@ -9,6 +9,7 @@
     tracebacks  errors that end at the test's own line
     sessions    the user's own Spark session
     compiling   kernels, compiled once
+    frozen      imports that must come before a test freezes time
 
 The entry point is the module `pytest_kbatch`, which imports this room only in fixtures.
 """

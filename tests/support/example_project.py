@@ -1,4 +1,4 @@
-"""The projects of users in `examples/`, whose tests are run in a copy, in a process of their own."""
+"""The projects of users in `examples/` and in docs/testing.md, whose tests run in a process of their own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,25 @@ from pathlib import Path
 from tests.conftest import REPOSITORY
 
 _TIMEOUT_S = 600
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def not_activated(folder: Path) -> dict[str, str]:
+    """Return the environment of an IDE, or of cron: the first python3 on PATH has nothing of the virtual environment.
+
+    Args:
+        folder: for that python3.
+    """
+    python = folder / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o755)
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if "PYSPARK" not in name and name != "PYTEST_ADDOPTS"
+    }
+    return kept | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 def outcomes(folder: Path, *words: str, name: str = "orders", **environment: str) -> dict[str, int]:
@@ -24,12 +43,33 @@ def outcomes(folder: Path, *words: str, name: str = "orders", **environment: str
         environment: variables to set.
     """
     project = shutil.copytree(REPOSITORY / "examples" / name, folder / name)
+    return outcomes_in(project, *words, **environment)
+
+
+def outcomes_of_page(folder: Path, *words: str, **environment: str) -> dict[str, int]:
+    """Do the same with the files that docs/testing.md shows."""
+    project = folder / "page"
+    project.mkdir()
+    for code in blocks("python"):
+        if name := re.match(r"# (\w+[.]py)\n", code):
+            (project / name[1]).write_text(code)
+    return outcomes_in(project, *words, **environment)
+
+
+def blocks(language: str) -> list[str]:
+    """Return what docs/testing.md has in a language."""
+    page = (REPOSITORY / "docs" / "testing.md").read_text(encoding="utf-8")
+    return [body for of, body in _BLOCK.findall(page) if of == language]
+
+
+def outcomes_in(project: Path, *words: str, **environment: str) -> dict[str, int]:
+    """Run pytest in a folder, by its program in a virtual environment that is not active."""
     # The plugin by its name, as the environment may not know its entry point yet.
-    command = [sys.executable, "-m", "pytest", "-p", "pytest_kbatch", "-p", "no:cacheprovider", "-rs"]  # fmt: skip
+    pytest = [str(Path(sys.executable).with_name("pytest")), "-p", "pytest_kbatch"]
     done = subprocess.run(
-        [*command, *words],
+        [*pytest, "-p", "no:cacheprovider", "-rs", *words],
         cwd=project,
-        env=os.environ
+        env=not_activated(project)
         | {"PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         | environment,
         capture_output=True,

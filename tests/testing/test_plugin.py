@@ -213,32 +213,44 @@ def test_an_exception_in_a_function_that_intercepts_fails_its_test(
 
 FROZEN = """
 import contextlib
+import datetime
 import time
 import pytest
+import time_machine
 from confluent_kafka import Producer
+from freezegun import freeze_time
+
+@contextlib.contextmanager
+def in_all_modules(at, tick):
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("time", "monotonic", "perf_counter"):
+            patch.setattr(time, name, at.timestamp)
+            patch.setattr(time, f"{name}_ns", lambda: int(at.timestamp()) * 10**9)
+        yield
 
 @pytest.fixture(params=[1.6e9, 2.5e9], ids=["past", "future"])
-def frozen(request, monkeypatch):
-    # As freezegun does it, in all modules.
-    for name in ("time", "monotonic", "perf_counter"):
-        monkeypatch.setattr(time, name, lambda: request.param)
-        monkeypatch.setattr(time, f"{name}_ns", lambda: int(request.param) * 10**9)
+def at_s(request):
     return request.param
 
-def test_a_wait_ends(frozen, kbatch_topic, kbatch_records):
+@pytest.fixture(params=[in_all_modules, freeze_time, time_machine.travel])
+def frozen(request, at_s):
+    with request.param(datetime.datetime.fromtimestamp(at_s, datetime.UTC), tick=False):
+        yield at_s
+
+def test_a_wait_ends(kbatch_topic, kbatch_records, frozen):
     topic = kbatch_topic("orders", ["1"])
     with pytest.raises(pytest.fail.Exception, match="has 1 record"):
         kbatch_records(topic, 2, timeout=0.3)
     assert kbatch_records(topic)[0]["timestamp"].timestamp() == frozen
 
-def test_a_producer_sends_and_closes(frozen, kbatch_cluster, kbatch_records):
+def test_a_producer_sends_and_closes(kbatch_cluster, kbatch_records, frozen):
     with kbatch_cluster.producer(linger_ms=20) as producer:
         assert producer.send("t", "1").result(10).offset == 0
         last = producer.send("t", "2")
     assert last.result(0).offset == 1
 
 def test_a_server_takes_records_of_clients_that_have_the_real_time(
-    frozen, kbatch_server, kbatch_topic, kbatch_records
+    kbatch_server, kbatch_topic, kbatch_records, frozen
 ):
     topic, problems = kbatch_topic("orders"), []
     producer = Producer({"bootstrap.servers": kbatch_server.bootstrap_servers})
@@ -252,7 +264,7 @@ def test_a_server_takes_records_of_clients_that_have_the_real_time(
 def test_a_frozen_clock_stops_no_fixture(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(FROZEN)
 
-    pytester.runpytest_inprocess(*WORDS).assert_outcomes(passed=6)
+    pytester.runpytest_inprocess(*WORDS).assert_outcomes(passed=18)
 
 
 WRONG = """
@@ -478,6 +490,22 @@ def test_a_run_that_uses_no_fixture_loads_nothing_of_the_package(
     ran = pytester.runpytest_subprocess(*WORDS)
     ran.assert_outcomes(passed=1)
     assert "kbatch" not in ran.stdout.str()
+
+
+def test_spark_is_told_to_run_this_python_during_a_run_unless_another_is_named(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile("""
+        import os
+
+        def test_it():
+            print("it is", os.environ["PYSPARK_PYTHON"])
+    """)
+    for given, expected in {"": sys.executable, "/another/python3": "/another/python3"}.items():
+        monkeypatch.setenv("PYSPARK_PYTHON", given)
+        ran = pytester.runpytest_inprocess(*WORDS, "-s")
+        ran.stdout.fnmatch_lines([f"it is {expected}"])
+        assert os.environ.get("PYSPARK_PYTHON", "") == given
 
 
 IMPORT_S = """

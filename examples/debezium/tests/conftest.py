@@ -1,5 +1,3 @@
-import os
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -8,7 +6,6 @@ from pyspark.sql import SparkSession
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")

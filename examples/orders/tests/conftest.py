@@ -1,5 +1,4 @@
 import os
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ JARS = os.environ.get("SPARK_KAFKA_JARS", "")
 def spark() -> Iterator["SparkSession"]:
     from pyspark.sql import SparkSession  # noqa: PLC0415  tests of the service start without it
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.jars", JARS)
