@@ -71,7 +71,6 @@ _REGISTRY = _Option(
 OPTIONS = (_BOOTSTRAP_SERVERS, _PARTITIONS, _TIMEOUT, _REPORT_ROWS, _REGISTRY)
 _TYPES = {"string": str, "int": int, "float": float}
 
-_WORKERS_PYTHON = "PYSPARK_PYTHON"
 _SPARK_FIXTURES = ("spark", "spark_session")
 _CLUSTER = pytest.StashKey["Cluster"]()  # of a test
 _USABLE_CLUSTERS = pytest.StashKey["Clusters"]()  # of a test
@@ -97,16 +96,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse an ini file with an option that is not of its type; have Spark's workers run this Python.
+    """Refuse options that are not of their type; have Spark's workers run this Python.
 
-    Otherwise they run the first `python3` on PATH, which is another one where the virtual environment is
-    not active. Source: Spark, python/pyspark/core/context.py, `pythonExec`.
+    Otherwise they run the first `python3` on PATH, which is another one where the virtual
+    environment is not active. Source: Spark, python/pyspark/core/context.py, `pythonExec`.
     """
     for option in OPTIONS:
         _value(config, option)
-    if not os.environ.get(_WORKERS_PYTHON):
-        os.environ[_WORKERS_PYTHON] = sys.executable
-        config.add_cleanup(lambda: os.environ.pop(_WORKERS_PYTHON, None))
+    if not os.environ.get("PYSPARK_PYTHON"):
+        patch = pytest.MonkeyPatch()
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        config.add_cleanup(patch.undo)
 
 
 def _value(config: pytest.Config, option: _Option) -> Any:

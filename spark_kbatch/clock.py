@@ -10,8 +10,8 @@ sleep_ms       a pause
 A test that freezes time freezes the wall clock, as it wants to; freezegun puts its own functions in place of
 `time.monotonic` too, after which no wait would end. Durations are therefore read from the system's clock by its
 number, which no such tool replaces: the one that Python's own `time.monotonic`, and so `threading`, goes by.
-time-machine leaves that clock alone, but not `CLOCK_REALTIME`. So the system's time of day is Linux's coarse one,
-which is at most 10 ms late, and on macOS, which has no such clock, it is frozen too.
+time-machine leaves that clock alone, but not `CLOCK_REALTIME`. So the system's time of day is
+Linux's coarse one, which is at most 10 ms late; on macOS, which has none, it is frozen too.
 """
 
 from __future__ import annotations

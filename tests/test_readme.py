@@ -209,6 +209,16 @@ def test_shown_shell_examples_print_what_the_page_shows(tmp_path: Path) -> None:
         assert (done.stdout, told) == (shown, [])
 
 
+def test_the_shown_pattern_finds_each_write_without_a_mode(tmp_path: Path) -> None:
+    (script,) = (body for language, body in _FENCED.findall((DOCS / "from-kafka.md").read_text("utf-8")) if "grep" in body)  # fmt: skip
+    calls = 'rows.write.format("kafka").{}save()\n'
+    (tmp_path / "job.py").write_text(calls.format("") + calls.format('mode("append").'))
+
+    found = subprocess.check_output(["bash", "-c", script], cwd=tmp_path, text=True)
+
+    assert found == f"./job.py:1:{calls.format('')}"
+
+
 PROPERTIES = [
     pytest.param(body, id=f"{path.stem} {number}")
     for path in PAGES
