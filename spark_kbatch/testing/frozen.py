@@ -1,7 +1,7 @@
 """Imports that must come before a test freezes time.
 
 freezegun puts classes of its own in place of `datetime`'s, of another size. A compiled module that
-is imported then warns of that, which is an error where warnings are, and pandas keeps these classes.
+is imported then warns of that, which is an error where warnings are; pandas keeps these classes.
 pyarrow imports the two only when it needs them.
 """
 
