@@ -11,6 +11,7 @@ ownership        one server per PATH, and its address in server.json
 disks            its log dirs: replicas, garbage, a broker's metrics
 upkeep           check and repair of all of it, in an order that loses no commit; topics whose files are lost
 foreign_store    logs that a real broker wrote
+foreign_groups   the consumer groups in them
 transports       where a producer's batches go: the logs, or staging
 export           a topic, copied into a stopped broker's log dir
 """

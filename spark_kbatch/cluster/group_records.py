@@ -4,7 +4,9 @@ All numbers are big-endian. A key starts with an int16, its kind:
 
     0, 1   group, topic (strings), partition (int32)                    a committed offset
     2      group (string)                                               a group and its members
-    3...   of group protocols that this server does not have; kept unchanged
+    3...   of group protocols that this server does not have, kept unchanged: 3, 11, 17 are groups of the
+           protocols "consumer", "share" and "streams", and 5, 10, 19 their members; all start with the
+           group (string)
 
 A value starts with an int16 version. A null value is a tombstone: the key no longer has a value. The
 fields of an offset's value:
@@ -43,7 +45,7 @@ Records are written as Kafka 4.1 does: keys 1 and 2; offsets in version 4, or in
 asked for its own time of expiry; groups in version 3. All versions are read.
 
 Source: Kafka group-coordinator/.../common/message/OffsetCommitKey.json, OffsetCommitValue.json,
-GroupMetadataKey.json, GroupMetadataValue.json; GroupCoordinatorRecordHelpers.java.
+GroupMetadataKey.json, GroupMetadataValue.json, CoordinatorRecordType; GroupCoordinatorRecordHelpers.java.
 """
 
 from __future__ import annotations
@@ -60,6 +62,11 @@ STRING_BYTES_MAX = 2**15 - 1
 NO_TIMESTAMP = NO_LEADER_EPOCH = -1
 
 _OFFSET_KEYS, _OFFSET_KEY, _GROUP_KEY = (0, 1), 1, 2
+# Protocol and whether it is a member's, by kind.
+_NEWER_KEYS = {
+    3: ("consumer", False), 5: ("consumer", True), 10: ("share", True), 11: ("share", False),
+    17: ("streams", False), 19: ("streams", True),
+}  # fmt: skip
 _EXPIRING_OFFSET, _OFFSET, _GROUP = 1, 4, 3  # versions of values that are written
 _OFFSET_VERSION_MAX = _GROUP_VERSION_MAX = _FLEXIBLE = 4
 _TOPIC_ID_TAG, _UUID_BYTES = 0, 16
@@ -81,6 +88,14 @@ class GroupKey(NamedTuple):
     """The record key, in `__consumer_offsets`, of a group and its members."""
 
     group: str
+
+
+class NewerKey(NamedTuple):
+    """The record key, in `__consumer_offsets`, of a group of a newer protocol, or of a member of one."""
+
+    group: str
+    protocol_type: str  # "consumer" (KIP-848), "share" or "streams"
+    is_member: bool
 
 
 Key: TypeAlias = OffsetKey | GroupKey
@@ -228,6 +243,17 @@ def unpack_key(data: bytes) -> Key | None:
         return None
     fields.ensure_at_end()
     return key
+
+
+def unpack_newer_key(data: bytes) -> NewerKey | None:
+    """Decode what `unpack_key` does not know; return None unless it names a group or a member.
+
+    Raises:
+        CorruptRecordError: the key does not have the format of its version.
+    """
+    fields = _Fields(data, "key of a record in __consumer_offsets")
+    known = _NEWER_KEYS.get(fields.int16())
+    return known and NewerKey(fields.string(), *known)
 
 
 def unpack_offset(data: bytes) -> CommittedOffset:

@@ -16,6 +16,7 @@ from spark_kbatch.cluster.group_records import (
     GroupMetadata,
     MemberMetadata,
     OffsetKey,
+    unpack_newer_key,
 )
 from spark_kbatch.cluster.offsets_store import (
     Change,
@@ -54,7 +55,7 @@ class FolderGroups:
 
         Raises the errors of `read_groups`.
         """
-        return with_ends(read_groups(self._parts), functools.partial(_ends, self._source))
+        return with_ends(read_groups(self._parts), functools.partial(ends, self._source))
 
     def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the offsets at which a group without members continues, which need not exist.
@@ -141,19 +142,40 @@ def read_groups(parts: FolderParts) -> list[ConsumerGroup]:
         KafkaStorageError, CorruptRecordError: the log cannot be read.
     """
     contents, _, _ = load_groups(parts)
-    topics = TopicsOfRequest(parts)
+    return described(contents, TopicsOfRequest(parts).is_gone)
+
+
+def described(
+    contents: StoredGroups, is_gone: Callable[[TopicPartition, CommittedOffset], bool]
+) -> list[ConsumerGroup]:
+    """Return all groups that `__consumer_offsets` has, sorted by id, before the ends of logs are known.
+
+    Of a group of the newer protocols (`group.protocol=consumer`) neither members nor generation are told, as by
+    a real cluster.
+
+    Args:
+        contents: of `__consumer_offsets`.
+        is_gone: returns True if a committed offset is of a topic that no longer exists: it is left out.
+    """
     found = []
-    for group_id in sorted({*contents.groups, *contents.offsets}):
-        metadata = contents.groups.get(group_id) or GroupMetadata("", 0, None, None, -1)
+    keys = [key for key in map(unpack_newer_key, contents.others) if key is not None]
+    newer = {key.group: GroupMetadata(key.protocol_type, -1, None, None, -1) for key in keys}
+    inhabited = {key.group for key in keys if key.is_member}
+    for group_id in sorted({*contents.groups, *contents.offsets, *newer}):
+        metadata = (
+            contents.groups.get(group_id)
+            or newer.get(group_id)
+            or GroupMetadata("", 0, None, None, -1)
+        )
         offsets = {
             tp: committed(value.offset, value.metadata, value.commit_timestamp)
             for tp, value in sorted(contents.offsets.get(group_id, {}).items())
-            if not topics.is_gone(tp, value)
+            if not is_gone(tp, value)
         }
         found.append(
             ConsumerGroup(
                 group_id,
-                "Stable" if metadata.members else "Empty",
+                "Stable" if metadata.members or group_id in inhabited else "Empty",
                 metadata.protocol_type,
                 metadata.protocol or "",
                 metadata.generation,
@@ -174,7 +196,7 @@ def _member(stored: MemberMetadata) -> GroupMember:
     )
 
 
-def _ends(source: Source, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+def ends(source: Source, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the high watermarks of these partitions, without those that are gone or cannot be read."""
     try:
         return {
@@ -185,5 +207,5 @@ def _ends(source: Source, topic_partitions: Sequence[TopicPartition]) -> dict[To
             return {}
     found: dict[TopicPartition, int] = {}
     for one in topic_partitions:
-        found |= _ends(source, [one])
+        found |= ends(source, [one])
     return found
