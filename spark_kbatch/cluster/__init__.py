@@ -4,14 +4,13 @@ folder_store     a cluster in a folder, as a store; offsets on which the tasks o
 parts            what it is wired from: metadata, replica manager, coordinators
 catalog          its topics, to create, change and delete
 job              one Spark job's data: begin, stage, commit, abort
-groups           consumer groups: members, committed offsets and lag, with a server or without
+groups           consumer groups, a broker's too: members, committed offsets and lag, with a server or without
 offsets_store    `__consumer_offsets`: loading, appending, rewriting
 group_records    the formats of its keys and values
 ownership        one server per PATH, and its address in server.json
 disks            its log dirs: replicas, garbage, a broker's metrics
 upkeep           check and repair of all of it, in an order that loses no commit; topics whose files are lost
 foreign_store    logs that a real broker wrote
-foreign_groups   the consumer groups in them
 transports       where a producer's batches go: the logs, or staging
 export           a topic, copied into a stopped broker's log dir
 """

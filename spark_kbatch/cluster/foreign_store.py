@@ -82,7 +82,7 @@ class ForeignStore(OwnSource):
         """The broker's consumer groups, if a partition of `__consumer_offsets` is here."""
         if not self._log_dir.partitions(CONSUMER_OFFSETS.topic):
             return None
-        from spark_kbatch.cluster.foreign_groups import ForeignGroups  # noqa: PLC0415  few reads do
+        from spark_kbatch.cluster.groups import ForeignGroups  # noqa: PLC0415  few reads do
 
         return ForeignGroups(self.path, self._log_dir, self)
 

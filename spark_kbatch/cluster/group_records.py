@@ -90,14 +90,6 @@ class GroupKey(NamedTuple):
     group: str
 
 
-class NewerKey(NamedTuple):
-    """The record key, in `__consumer_offsets`, of a group of a newer protocol, or of a member of one."""
-
-    group: str
-    protocol_type: str  # "consumer" (KIP-848), "share" or "streams"
-    is_member: bool
-
-
 Key: TypeAlias = OffsetKey | GroupKey
 
 
@@ -245,15 +237,18 @@ def unpack_key(data: bytes) -> Key | None:
     return key
 
 
-def unpack_newer_key(data: bytes) -> NewerKey | None:
-    """Decode what `unpack_key` does not know; return None unless it names a group or a member.
+def unpack_newer_key(data: bytes) -> tuple[str, str, bool] | None:
+    """Decode the key of a group of a newer protocol, or of one of its members; None for any other.
+
+    Returns:
+        The group, its protocol type ("consumer" is KIP-848's), and whether the key is a member's.
 
     Raises:
         CorruptRecordError: the key does not have the format of its version.
     """
     fields = _Fields(data, "key of a record in __consumer_offsets")
     known = _NEWER_KEYS.get(fields.int16())
-    return known and NewerKey(fields.string(), *known)
+    return known and (fields.string(), *known)
 
 
 def unpack_offset(data: bytes) -> CommittedOffset:

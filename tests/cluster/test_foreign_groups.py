@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 import shutil
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import spark_kbatch
-from spark_kbatch import Cluster, TopicPartition
+from spark_kbatch import TopicPartition
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.model import bytes_of_uuid
 from spark_kbatch.opening.stores import open_stream
@@ -90,9 +89,9 @@ class Log:
         return path
 
 
-def groups_at(path: Path, **options: str) -> dict[str, dict[int, int]]:
+def groups_at(path: Path, *, foreign_end: str | None = None) -> dict[str, dict[int, int]]:
     """Return committed offsets by partition, of each group at PATH."""
-    with spark_kbatch.open(path, **options) as logs:
+    with spark_kbatch.open(path, foreign_end=foreign_end) as logs:
         return {
             one.group_id: {
                 tp.partition: at.committed_offset
@@ -156,7 +155,7 @@ def test_groups_in_logs_of_real_brokers_are_the_last_values_of_their_keys(
 
     assert {one.group_id for one in found} == groups
     assert {
-        offset_key(one.group_id, *reversed(tp)): at.committed_offset
+        offset_key(one.group_id, tp.partition, tp.topic): at.committed_offset
         for one in found
         for tp, at in one.offsets.items()
         if at.committed_offset is not None
@@ -167,7 +166,7 @@ def test_groups_in_logs_of_real_brokers_are_the_last_values_of_their_keys(
             end = there[0].offsets.high_watermark if there else None
             assert at.log_end_offset == end
             assert (at.lag is None) == (end is None or at.committed_offset is None)
-    assert f"has {len(partitions)} of at least" in caplog.text
+    assert "groups in the others are not shown" in caplog.text
 
 
 def test_a_broker_that_lost_offsets_shows_that_and_what_is_left_by_request(
@@ -287,7 +286,7 @@ def test_groups_of_several_partitions_are_listed_together_and_a_gap_is_told(
 
     Log().add((offset_key("c"), offset_value(3))).write(tmp_path, 4)
     assert [*groups_at(tmp_path)] == ["a", "b", "c"]
-    assert "has 3 of at least 5 partitions of __consumer_offsets" in caplog.text
+    assert "has partitions 0, 1, 4 of __consumer_offsets: groups in the others" in caplog.text
     assert groups_at(tmp_path / f"{OFFSETS}-4") == {"c": {0: 3}}, "a partition alone"
 
 
@@ -371,7 +370,7 @@ def test_missing_and_damaged_offsets_are_errors(tmp_path: Path) -> None:
     assert groups_at(path, foreign_end="checkpoint") == {"a": {0: 1}}
 
     a_segment(path / f"{OFFSETS}-0", 0, Log().add((offset_key("a"), b"\0\x09")).batches)
-    with pytest.raises(CorruptRecordError, match=rf"{OFFSETS}-0 in .*, offset 0: version of the"):
+    with pytest.raises(CorruptRecordError, match=rf"{OFFSETS}-0: version of the"):
         groups_at(path)
 
     data = bytearray(b"".join(log.batches))
@@ -381,24 +380,16 @@ def test_missing_and_damaged_offsets_are_errors(tmp_path: Path) -> None:
         groups_at(path)
 
 
-def refusals(logs: Cluster) -> Iterator[str]:
-    for change in (
-        lambda: logs.alter_group_offsets("a", {("events", 0): 1}),
-        lambda: logs.delete_group("a"),
-    ):
-        with pytest.raises(ConfigError) as raised:
-            change()
-        yield str(raised.value)
-
-
 def test_groups_are_only_read(tmp_path: Path) -> None:
     path = Log().add((offset_key("a"), offset_value(1))).write(tmp_path / "logs")
     before = {one: one.stat().st_mtime_ns for one in path.rglob("*")}
+    logs = spark_kbatch.open(path)
 
-    for said in refusals(spark_kbatch.open(path)):
-        assert "group 'a' cannot be changed" in said
-        assert "kbatch mirror --keep-offsets" in said
-
+    refused = r"group 'a' cannot be changed in .*kbatch mirror --keep-offsets"
+    with pytest.raises(ConfigError, match=refused):
+        logs.alter_group_offsets("a", {("events", 0): 1})
+    with pytest.raises(ConfigError, match=refused):
+        logs.delete_group("a")
     options, _ = parse_batch_or_stream_options(
         {"path": str(path), "subscribe": "events", "commit.group.id": "a"}
     )
