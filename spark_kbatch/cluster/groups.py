@@ -185,10 +185,14 @@ class ForeignGroups:
             except CorruptRecordError as error:
                 raise replace(error, path=error.path or f"{self._path}/{topic_partition}") from None
         here = frozenset(self._log_dir.partitions())
+
+        def is_gone(tp: TopicPartition, at: CommittedOffset) -> bool:
+            """Return True if the topic was deleted, and created again, since the commit."""
+            known = at.topic_id if tp in here else ""  # one that is not here may be elsewhere
+            return known != "" and self._log_dir.topic_id(tp) not in ("", known)
+
         return with_ends(
-            _described(
-                contents, lambda _tp, _at: False
-            ),  # a topic that is not here may be elsewhere
+            _described(contents, is_gone),
             lambda wanted: _ends(self._source, [tp for tp in wanted if tp in here]),
         )
 
