@@ -38,7 +38,6 @@ from spark_kbatch.cluster.offsets_store import (
 from spark_kbatch.cluster.ownership import Ownership
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS
-from spark_kbatch.consumer.reading import read_range
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -198,6 +197,8 @@ class ForeignGroups:
 
     def _last_of_each_key(self, topic_partition: TopicPartition) -> list[PlainRecord]:
         """Return the last record of each key in a partition, in the order of their offsets."""
+        from spark_kbatch.consumer.reading import read_range  # noqa: PLC0415  loads pyarrow
+
         edges = self._source.views([topic_partition])[topic_partition].offsets
         undecided = self._log_dir.log(topic_partition).not_committed()
         wanted = OffsetRange(topic_partition, edges.log_start_offset, edges.high_watermark)

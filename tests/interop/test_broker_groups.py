@@ -132,8 +132,8 @@ def left(request: pytest.FixtureRequest, kafka: Kafka, tmp_path: Path) -> Iterat
     with broker:
         stay = list(fill(kafka, broker))
         offsets = shown(by_tool(kafka, broker, "--describe", "--all-groups"))
-        listed = broker.admin().list_consumer_groups().result(PATIENCE_S).valid
-        states = {one.group_id: one.state.name.title() for one in listed}
+        with spark_kbatch.connect(broker.address) as cluster:
+            states = {one.group_id: one.state for one in cluster.groups()}
         end: Callable[[], None] = getattr(broker, request.param)
         end()
         yield Left(broker.log_dir, offsets, states)
