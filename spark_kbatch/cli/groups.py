@@ -73,8 +73,8 @@ def groups(
 
     With the name of a GROUP, show its members, and its offset and lag in each partition. A server need not
     run: groups are shown as they were stored last, which a rebalance may be changing now. `kbatch groups reset`
-    moves a group's offsets. PATH may be HOST:PORT of a real cluster, or a broker's log directory or a backup
-    of it, where groups are only read.
+    moves a group's offsets. PATH may be HOST:PORT of a real cluster, or a broker's log directory or a
+    backup of it, where groups are only read.
     """
     cluster = open_readable(path, client, foreign_end)
     found = cluster.groups() if group is None else [_find_group(cluster, group)]
@@ -235,7 +235,7 @@ def delete(
 
 
 def _open_to_change(path: str, client: Mapping[str, str], group: str) -> Cluster:
-    """Open the place at PATH, and refuse one that is only read before anything is said of the group."""
+    """Open the place at PATH; refuse one that is only read, whatever its group is like."""
     cluster = open_readable(path, client, None)
     if not cluster.has("catalog"):
         cluster.delete_group(group)  # raises ConfigError, which says what to do

@@ -51,8 +51,9 @@ class ForeignStore(OwnSource):
     catalog = commits = disks = server = None
     is_remote = False
     why_not = (
-        "it is a Kafka broker's log directory, which kbatch only reads, its consumer groups too where it has a partition "
-        "of __consumer_offsets; write to a cluster of your own, and export its topics with `kbatch export`"
+        "it is a Kafka broker's log directory, which kbatch only reads, its consumer groups too where it "
+        "has a partition of __consumer_offsets; write to a cluster of your own, and export its topics "
+        "with `kbatch export`"
     )
 
     def __init__(

@@ -1,11 +1,11 @@
 """The consumer groups of a cluster, or in a broker's logs: their members, committed offsets and lag.
 
-They are read from `__consumer_offsets`, so it does not matter whether a server or broker runs. What only
-that knows is missing: a rebalance in progress, and members that have died silently since.
+They are read from `__consumer_offsets`, so it does not matter whether a server or broker runs. What
+only that knows is missing: a rebalance in progress, and members that have died silently since.
 
-In a broker's logs the last record of each key counts, up to the high watermark, as for a broker that loads
-them. An offset that was committed in a transaction counts once its commit marker is there; one that is
-still open hides nothing after it. Expired offsets are there until the broker has removed them.
+In a broker's logs the last record of each key counts, up to the high watermark, as for a broker that
+loads them. An offset that was committed in a transaction counts once its commit marker is there; one
+that is still open hides nothing after it. Expired offsets are there until the broker has removed them.
 
 Source: Kafka group-coordinator/.../OffsetMetadataManager.java replay, replayEndTransactionMarker.
 """
@@ -173,8 +173,8 @@ class ForeignGroups:
         contents, held = StoredGroups(), self._log_dir.partitions(CONSUMER_OFFSETS.topic)
         if held[-1].partition >= len(held):
             logger.warning(
-                "%s has partitions %s of %s: groups in the others are not shown, which are in other "
-                "log dirs of the broker or of its cluster",
+                "%s has partitions %s of %s: groups in the others are not shown, which are in "
+                "other log dirs of the broker or of its cluster",
                 self._path, ", ".join(str(one.partition) for one in held), CONSUMER_OFFSETS.topic,
             )  # fmt: skip
         for topic_partition in held:
@@ -214,10 +214,10 @@ class ForeignGroups:
     def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> NoReturn:
         """Raise ConfigError: a broker's logs are only read."""
         raise ConfigError(
-            f"group {group_id!r} cannot be changed in {self._path}: it is a Kafka broker's log directory, which "
-            "kbatch only reads; copy its topics with `kbatch mirror --keep-offsets`, and set offsets in the copy "
-            "with `kbatch groups reset`, or hand the topics to a broker and use Kafka's kafka-consumer-groups; "
-            "docs/broker-logs.md shows how to take all groups along"
+            f"group {group_id!r} cannot be changed in {self._path}: it is a Kafka broker's log "
+            "directory, which kbatch only reads; copy its topics with `kbatch mirror --keep-offsets`, "
+            "and set offsets in the copy with `kbatch groups reset`, or hand the topics to a broker and "
+            "use Kafka's kafka-consumer-groups; docs/broker-logs.md shows how to take all groups along"
         )
 
     def delete(self, group_id: str) -> NoReturn:
@@ -240,14 +240,14 @@ def read_groups(parts: FolderParts) -> list[ConsumerGroup]:
 def _described(
     contents: StoredGroups, is_gone: Callable[[TopicPartition, CommittedOffset], bool]
 ) -> list[ConsumerGroup]:
-    """Return all groups that `__consumer_offsets` has, sorted by id, before the ends of logs are known.
+    """Return all groups in `__consumer_offsets`, sorted by id, before the ends of logs are known.
 
-    Of a group of the newer protocols (`group.protocol=consumer`) neither members nor generation are told, as by
-    a real cluster.
+    Of a group of the newer protocols (`group.protocol=consumer`) neither members nor generation are
+    told, as by a real cluster.
 
     Args:
         contents: of `__consumer_offsets`.
-        is_gone: returns True if a committed offset is of a topic that no longer exists: it is left out.
+        is_gone: returns True if a committed offset is of a topic that is gone: it is left out.
     """
     found = []
     newer, inhabited = {}, set()

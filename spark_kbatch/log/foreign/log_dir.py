@@ -95,7 +95,7 @@ class ForeignLogDir:
         """Detect which partitions of a broker are at `path`; return None if it is nothing of a broker's.
 
         Raises:
-            ConfigError: logs may be there, in an archive or in folders of tiered storage; says what to do.
+            ConfigError: logs are there in an archive or as tiered segments; says what to do.
             OSError: it cannot be read.
         """
         if path.is_file():

@@ -1,9 +1,8 @@
 """Evidence that a broker's log once had records that are missing, which is more than a torn tail.
 
     a checkpoint       it had reached its recovery point, and its high watermark
-    a segment's trace  its index is there, or a .log file under another name, as of tiered storage, and
-                       its .log is not;
-                       an empty index at the log's end is none
+    a segment's trace  its index is there, or its .log under another name, as of tiered storage, and
+                       its .log is not; an empty index at the log's end is none
     no log             its last file starts neither with a valid batch nor with the start of one, as
                        a crash may leave it, or is the only one; and it is neither empty nor zeros
 
