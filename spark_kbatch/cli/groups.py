@@ -50,19 +50,33 @@ _EDGES = ("earliest", "latest", "max-timestamp")
 _WITHOUT_MEMBERS = {"Empty", "Dead", ""}  # states; empty where a broker does not tell
 
 
-@click.command(epilog=examples("kbatch groups my-cluster", "kbatch groups broker:9092 billing"))
+@click.command(
+    epilog=examples(
+        "kbatch groups my-cluster",
+        "kbatch groups broker:9092 billing",
+        "kbatch groups /mnt/backup/kafka-logs --json",
+    )
+)
 @path_argument
 @click.argument("group", metavar="[GROUP]", required=False)
+@foreign_end_option
 @client_options
 @json_option
-def groups(path: str, group: str | None, client: Mapping[str, str], as_json: bool) -> None:
+def groups(
+    path: str,
+    group: str | None,
+    foreign_end: str | None,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
     """List consumer groups, and how far each is behind.
 
     With the name of a GROUP, show its members, and its offset and lag in each partition. A server need not
     run: groups are shown as they were stored last, which a rebalance may be changing now. `kbatch groups reset`
-    moves a group's offsets. PATH may be HOST:PORT of a real cluster.
+    moves a group's offsets. PATH may be HOST:PORT of a real cluster, or a broker's log directory or a
+    backup of it, where groups are only read.
     """
-    cluster = open_readable(path, client, None)
+    cluster = open_readable(path, client, foreign_end)
     found = cluster.groups() if group is None else [_find_group(cluster, group)]
     server = _served_at(cluster)
     if as_json:
@@ -70,6 +84,8 @@ def groups(path: str, group: str | None, client: Mapping[str, str], as_json: boo
             print_json({**_group_as_json(one), "server": server})
         return
     where = "not served now" if server is None else f"served at {server}"
+    if not cluster.has("catalog"):
+        where = "read as its broker left it"
     if group is not None:
         _print_group(found[0], where)
         return
@@ -86,7 +102,7 @@ def groups(path: str, group: str | None, client: Mapping[str, str], as_json: boo
 def _served_at(cluster: Cluster) -> str | None:
     if cluster.is_remote:
         return cluster.bootstrap_servers
-    running = cluster.running_server()
+    running = cluster.running_server() if cluster.has("server") else None
     return None if running is None else running.bootstrap_servers
 
 
@@ -162,7 +178,7 @@ def reset(
             "give one of --to-earliest, --to-latest, --to-offset and --to-datetime"
         )
     (to,) = given.values()
-    cluster = open_readable(path, client, None)
+    cluster = _open_to_change(path, client, group)
     before = _offsets_of_idle_group(cluster, group, topics)
     partitions = [tp for name in dict.fromkeys(topics) for tp in cluster.partitions(name)]
     if not topics:
@@ -208,7 +224,7 @@ def delete(
 
     A group that has members is refused. A server of PATH may run: it is asked to do it. PATH may be HOST:PORT of a real cluster.
     """
-    cluster = open_readable(path, client, None)
+    cluster = _open_to_change(path, client, names[0])
     chosen = {name: _find_group(cluster, name) for name in names}
     found = {}
     for name, group in chosen.items():
@@ -216,6 +232,14 @@ def delete(
         held = sum(one.committed_offset is not None for one in group.offsets.values())
         found[name] = counted(held, "offset"), _group_as_json(group)
     delete_each("group", found, cluster.delete_group, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _open_to_change(path: str, client: Mapping[str, str], group: str) -> Cluster:
+    """Open the place at PATH; refuse one that is only read, whatever its group is like."""
+    cluster = open_readable(path, client, None)
+    if not cluster.has("catalog"):
+        cluster.delete_group(group)  # raises ConfigError, which says what to do
+    return cluster
 
 
 def _ensure_idle(cluster: Cluster, group: ConsumerGroup) -> None:

@@ -4,7 +4,7 @@ folder_store     a cluster in a folder, as a store; offsets on which the tasks o
 parts            what it is wired from: metadata, replica manager, coordinators
 catalog          its topics, to create, change and delete
 job              one Spark job's data: begin, stage, commit, abort
-groups           consumer groups: members, committed offsets and lag, with a server or without
+groups           consumer groups, also in a broker's logs: members, committed offsets and lag
 offsets_store    `__consumer_offsets`: loading, appending, rewriting
 group_records    the formats of its keys and values
 ownership        one server per PATH, and its address in server.json

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
+from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS
 from spark_kbatch.consumer.same_topic import Closed, OwnSource
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.log.checkpoints import read_meta_properties
@@ -31,6 +32,7 @@ from spark_kbatch.record.header import LogRead
 
 if TYPE_CHECKING:
     from spark_kbatch.store.reports import RepairReport
+    from spark_kbatch.store.store import Groups
 
 _NEAREST = 5
 # By name, not by the underscores: a user's topic may start with them too. One of them is our own.
@@ -46,11 +48,12 @@ class ForeignStore(OwnSource):
     A `store.Store`, and its own source.
     """
 
-    catalog = groups = commits = disks = server = None
+    catalog = commits = disks = server = None
     is_remote = False
     why_not = (
-        "it is a Kafka broker's log directory, which kbatch only reads; write to a cluster of your own, and "
-        "export its topics with `kbatch export`"
+        "it is a Kafka broker's log directory, which kbatch only reads, its consumer groups too where it "
+        "has a partition of __consumer_offsets; write to a cluster of your own, and export its topics "
+        "with `kbatch export`"
     )
 
     def __init__(
@@ -74,6 +77,15 @@ class ForeignStore(OwnSource):
     def address(self) -> str:
         """The absolute path that was opened."""
         return str(self.path)
+
+    @property
+    def groups(self) -> Groups | None:
+        """The broker's consumer groups, if a partition of `__consumer_offsets` is here."""
+        if not self._log_dir.partitions(CONSUMER_OFFSETS.topic):
+            return None
+        from spark_kbatch.cluster.groups import ForeignGroups  # noqa: PLC0415  few reads do
+
+        return ForeignGroups(self.path, self._log_dir, self)
 
     @property
     def upkeep(self) -> Self:

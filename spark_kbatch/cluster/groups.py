@@ -1,14 +1,24 @@
-"""The consumer groups of a cluster: their members, committed offsets and lag.
+"""The consumer groups of a cluster, or in a broker's logs: their members, committed offsets and lag.
 
-They are read from `__consumer_offsets`, so it does not matter whether a server runs. What only a server
-knows is missing: a rebalance in progress, and members that have died silently since.
+They are read from `__consumer_offsets`, so it does not matter whether a server or broker runs. What
+only that knows is missing: a rebalance in progress, and members that have died silently since.
+
+In a broker's logs the last record of each key counts, up to the high watermark, as for a broker that
+loads them. An offset that was committed in a transaction counts once its commit marker is there; one
+that is still open hides nothing after it. Expired offsets are there until the broker has removed them.
+
+Source: Kafka group-coordinator/.../OffsetMetadataManager.java replay, replayEndTransactionMarker.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
 
 from spark_kbatch.cluster.group_records import (
     CommittedOffset,
@@ -16,6 +26,7 @@ from spark_kbatch.cluster.group_records import (
     GroupMetadata,
     MemberMetadata,
     OffsetKey,
+    unpack_newer_key,
 )
 from spark_kbatch.cluster.offsets_store import (
     Change,
@@ -26,18 +37,31 @@ from spark_kbatch.cluster.offsets_store import (
 )
 from spark_kbatch.cluster.ownership import Ownership
 from spark_kbatch.cluster.parts import FolderParts
+from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS
 from spark_kbatch.errors import (
+    ConfigError,
+    CorruptRecordError,
     GroupIdNotFoundError,
     GroupNotEmptyError,
     KafkaStorageError,
     ServerRunningError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import ConsumerGroup, GroupMember, TopicPartition
+from spark_kbatch.log.foreign.log_dir import ForeignLogDir
+from spark_kbatch.model import (
+    ConsumerGroup,
+    GroupMember,
+    IsolationLevel,
+    OffsetRange,
+    TopicPartition,
+)
 from spark_kbatch.options.remote import parse_client_options
+from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.store.groups import committed, described_member, with_ends
 from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Groups
+
+logger = logging.getLogger(__name__)
 
 
 class FolderGroups:
@@ -132,6 +156,75 @@ class FolderGroups:
             ownership.release()
 
 
+class ForeignGroups:
+    """The consumer groups in a broker's log dir, which are only read; a `store.Groups`."""
+
+    def __init__(self, path: Path, log_dir: ForeignLogDir, source: Source) -> None:
+        self._path, self._log_dir, self._source = path, log_dir, source
+
+    def groups(self) -> list[ConsumerGroup]:
+        """Return all groups in the partitions of `__consumer_offsets` that are here, sorted by id.
+
+        The end of a partition that is not here, but on another disk or broker, is not known.
+
+        Raises:
+            CorruptRecordError: records of `__consumer_offsets` are missing or damaged.
+        """
+        contents, held = StoredGroups(), self._log_dir.partitions(CONSUMER_OFFSETS.topic)
+        if held[-1].partition >= len(held):
+            logger.warning(
+                "%s has partitions %s of %s: groups in the others are not shown, which are in "
+                "other log dirs of the broker or of its cluster",
+                self._path, ", ".join(str(one.partition) for one in held), CONSUMER_OFFSETS.topic,
+            )  # fmt: skip
+        for topic_partition in held:
+            try:
+                for record in self._last_of_each_key(topic_partition):
+                    contents.apply_record(record)
+            except CorruptRecordError as error:
+                raise replace(error, path=error.path or f"{self._path}/{topic_partition}") from None
+        here = frozenset(self._log_dir.partitions())
+
+        def is_gone(tp: TopicPartition, at: CommittedOffset) -> bool:
+            """Return True if the topic was deleted, and created again, since the commit."""
+            known = at.topic_id if tp in here else ""  # one that is not here may be elsewhere
+            return known != "" and self._log_dir.topic_id(tp) not in ("", known)
+
+        return with_ends(
+            _described(contents, is_gone),
+            lambda wanted: _ends(self._source, [tp for tp in wanted if tp in here]),
+        )
+
+    def _last_of_each_key(self, topic_partition: TopicPartition) -> list[PlainRecord]:
+        """Return the last record of each key in a partition, in the order of their offsets."""
+        from spark_kbatch.consumer.reading import read_range  # noqa: PLC0415  loads pyarrow
+
+        edges = self._source.views([topic_partition])[topic_partition].offsets
+        undecided = self._log_dir.log(topic_partition).not_committed()
+        wanted = OffsetRange(topic_partition, edges.log_start_offset, edges.high_watermark)
+        latest: dict[bytes | None, PlainRecord] = {}
+        for rows in read_range(
+            self._source, wanted, ["offset", "key", "value"], IsolationLevel.READ_UNCOMMITTED
+        ):
+            for record in map(PlainRecord, *(column.to_pylist() for column in rows)):
+                if record.offset not in undecided:
+                    latest[record.key] = record
+        return sorted(latest.values())
+
+    def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> NoReturn:
+        """Raise ConfigError: a broker's logs are only read."""
+        raise ConfigError(
+            f"group {group_id!r} cannot be changed in {self._path}: it is a Kafka broker's log "
+            "directory, which kbatch only reads; copy its topics with `kbatch mirror --keep-offsets`, "
+            "and set offsets in the copy with `kbatch groups reset`, or hand the topics to a broker and "
+            "use Kafka's kafka-consumer-groups; docs/broker-logs.md shows how to take all groups along"
+        )
+
+    def delete(self, group_id: str) -> NoReturn:
+        """Raise ConfigError: a broker's logs are only read."""
+        self.alter_offsets(group_id, {})
+
+
 def read_groups(parts: FolderParts) -> list[ConsumerGroup]:
     """Return all groups of a cluster as stored last, sorted; offsets of deleted topics are left out.
 
@@ -141,19 +234,41 @@ def read_groups(parts: FolderParts) -> list[ConsumerGroup]:
         KafkaStorageError, CorruptRecordError: the log cannot be read.
     """
     contents, _, _ = load_groups(parts)
-    topics = TopicsOfRequest(parts)
+    return _described(contents, TopicsOfRequest(parts).is_gone)
+
+
+def _described(
+    contents: StoredGroups, is_gone: Callable[[TopicPartition, CommittedOffset], bool]
+) -> list[ConsumerGroup]:
+    """Return all groups in `__consumer_offsets`, sorted by id, before the ends of logs are known.
+
+    Of a group of the newer protocols (`group.protocol=consumer`) neither members nor generation are
+    told, as by a real cluster.
+
+    Args:
+        contents: of `__consumer_offsets`.
+        is_gone: returns True if a committed offset is of a topic that is gone: it is left out.
+    """
     found = []
-    for group_id in sorted({*contents.groups, *contents.offsets}):
-        metadata = contents.groups.get(group_id) or GroupMetadata("", 0, None, None, -1)
+    newer, inhabited = {}, set()
+    for group_id, protocol_type, is_member in filter(None, map(unpack_newer_key, contents.others)):
+        newer[group_id] = GroupMetadata(protocol_type, -1, None, None, -1)
+        inhabited.update([group_id] * is_member)
+    for group_id in sorted({*contents.groups, *contents.offsets, *newer}):
+        metadata = (
+            contents.groups.get(group_id)
+            or newer.get(group_id)
+            or GroupMetadata("", 0, None, None, -1)
+        )
         offsets = {
             tp: committed(value.offset, value.metadata, value.commit_timestamp)
             for tp, value in sorted(contents.offsets.get(group_id, {}).items())
-            if not topics.is_gone(tp, value)
+            if not is_gone(tp, value)
         }
         found.append(
             ConsumerGroup(
                 group_id,
-                "Stable" if metadata.members else "Empty",
+                "Stable" if metadata.members or group_id in inhabited else "Empty",
                 metadata.protocol_type,
                 metadata.protocol or "",
                 metadata.generation,

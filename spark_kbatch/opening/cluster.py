@@ -257,8 +257,9 @@ class Cluster:
         """Return True if the place has what is named; what it has not raises ConfigError.
 
         Args:
-            part: "catalog" (its topics can be changed), "producer", "groups", "commits", "upkeep" (it can be
-                verified, and repaired unless it is only read); and of a folder alone "disks" and "server".
+            part: "catalog" (its topics can be changed), "producer", "groups" (of a broker's logs if
+                `__consumer_offsets` is there), "commits", "upkeep" (it can be verified, and repaired
+                unless it is only read); and of a folder alone "disks" and "server".
         """
         self._ensure_open()
         if arguments.text("part", part) not in _PARTS:
@@ -862,7 +863,9 @@ class Cluster:
 
         Of a folder they are read from the log, so a server need not run; a rebalance that goes on is not in
         it. A real cluster shows those that this client may see, without generations and times of commits
-        (-1), and without members of the newer protocol (`group.protocol=consumer`).
+        (-1), and without members of the newer protocol (`group.protocol=consumer`). Of a broker's logs
+        they are those in the partitions of `__consumer_offsets` that are there; an end is None where
+        a topic's partition is not.
 
         Raises:
             KafkaStorageError, CorruptRecordError: `__consumer_offsets` cannot be read.

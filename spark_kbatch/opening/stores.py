@@ -299,10 +299,10 @@ def _groups_of(options: ReadOptions) -> Groups:
     """Return the consumer groups of the place that read options name.
 
     Raises:
-        ConfigError: it keeps none.
+        ConfigError: it keeps none, or they are only read.
     """
     store = _store_of(options)
-    if store.groups is None:
+    if store.groups is None or store.catalog is None:
         raise ConfigError(
             f"option 'commit.group.id' is {options.commit_group_id!r}, and {store.address} keeps no consumer groups: "
             f"{store.why_not}; leave the option out"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from spark_kbatch.errors import ConfigError, GroupIdNotFoundError, GroupNotEmpty
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.remote.client import close_idle_clients
 from tests.support import builders, stored_groups
-from tests.support.broker_dirs import a_partition, batches
+from tests.support.broker_dirs import a_partition, batches, checkpoint
 from tests.support.store import store_of
 
 
@@ -380,6 +381,53 @@ def test_a_place_without_groups_says_so(tmp_path: Path) -> None:
             done = kbatch(*words)
             assert done.exit_code == 1
             assert f"no consumer groups are kept in {place}: it is {what}" in str(done.exception)
+
+
+def test_groups_of_a_brokers_logs_are_shown_and_only_read(cluster: Cluster, tmp_path: Path) -> None:
+    logs = tmp_path / "backup"
+    shutil.copytree(cluster.path / "broker-0", logs)
+
+    listed, one, at = (
+        kbatch(*words)
+        for words in (
+            ["groups", logs],
+            ["groups", logs, "billing", "--json"],
+            ["offsets", logs, "events", "--group", "billing"],
+        )
+    )
+
+    assert listed.stdout == kbatch("groups", cluster.path).stdout
+    assert objects_of(one) == objects_of(kbatch("groups", cluster.path, "billing", "--json"))
+    assert [line.split("\t") for line in at.stdout.splitlines()] == [
+        ["0", "1", "3", "2"],
+        ["1", "-", "0", "-"],
+    ]
+    wide = {"FORCE_COLOR": "1", "COLUMNS": "300"}
+    drawn = CliRunner().invoke(cli, ["groups", str(logs), "billing"], env=wide)
+    assert "read as its broker left it" in drawn.stdout.replace("\n", " ")
+    for words in (
+        ["groups", "reset", logs, "billing", "--to-earliest"],
+        ["groups", "reset", logs, "billing", "--to-earliest", "--dry-run"],
+        ["groups", "delete", logs, "billing", "--yes"],
+    ):
+        done = kbatch(*words)
+        assert done.exit_code == 1
+        assert f"group 'billing' cannot be changed in {logs}" in str(done.exception)
+        assert "`kbatch mirror --keep-offsets`" in str(done.exception)
+
+
+def test_missing_offsets_of_a_brokers_logs_are_an_error_that_an_option_leaves_out(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    logs = tmp_path / "backup"
+    shutil.copytree(cluster.path / "broker-0", logs)
+    checkpoint(logs, "replication", {f"{CONSUMER_OFFSETS.topic} 0": 99})
+
+    done = kbatch("groups", logs)
+
+    assert done.exit_code == 1
+    assert "foreign.end=log (--foreign-end log) leaves out what is missing" in str(done.exception)
+    assert len(rows_of(kbatch("groups", logs, "--foreign-end", "log"))) == 2
 
 
 def test_an_offset_cannot_be_moved_by_a_number_and_no_other_option_is_taken_for_that() -> None:

@@ -456,5 +456,5 @@ def test_the_error_for_damaged_records_names_them(cluster: Cluster) -> None:
     OffsetsStore(store_of(cluster)).append([offset(1)])
     append(cluster, [(group_records.pack_key(OffsetKey("g", "events", 0)), b"\0\4short")])
 
-    with pytest.raises(KBatchError, match=r"value of an offset in __consumer_offsets"):
+    with pytest.raises(KBatchError, match=r"leader_epoch of a record in __consumer_offsets"):
         loaded(cluster)

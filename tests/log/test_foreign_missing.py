@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import lzma
 import pickle
 import random
+import re
 import shutil
+import subprocess
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +44,7 @@ from tests.support.store import reader_of
 SECOND = f"{10:020d}"
 HELD = {0: batches(0, 10), 10: batches(10, 20), 20: batches(20, 30)}
 ALL = records_in([data for held in HELD.values() for data in held])
+TIERED_ID = "tqimKeZwStOEOwRzT3L5oQ"
 ZSTD = b"\x28\xb5\x2f\xfd"
 
 Damage = Callable[[Path], object]
@@ -171,14 +176,19 @@ def test_damage_below_the_high_watermark_does_not_hide_the_segments_after_it(
         pytest.param(removed(f"{SECOND}.log"), f"{SECOND}.index is there", id="its-index"),
         pytest.param(renamed(f"{SECOND}.log", f"{SECOND}.log.1"), ".log.1 is there", id="numbered"),
         pytest.param(
-            renamed(f"{SECOND}.log", f"{SECOND}-dGVzdA_x1-QK.log"),
-            "-dGVzdA_x1-QK.log is there",
+            renamed(f"{SECOND}.log", f"{SECOND}-{TIERED_ID}.log"),
+            f"-{TIERED_ID}.log is there, which is a segment of tiered storage: rename it, with `mv ",
             id="tiered",
         ),
         pytest.param(
             packed(f"{SECOND}.log", b"\x1f\x8b", gzip.compress, ".gz"),
-            ".log.gz is there, which is gzip: unpack it first",
+            ".log.gz is there, which is gzip: unpack it first, with `gzip -d /",
             id="gzip",
+        ),
+        pytest.param(
+            renamed(f"{SECOND}.log", f"{SECOND}_0_v0.segment"),
+            "which is a segment of tiered storage: rename it, with `mv ",
+            id="confluent",
         ),
     ],
 )
@@ -354,6 +364,101 @@ def test_a_partition_whose_segments_are_all_packed_is_found(tmp_path: Path) -> N
     for path in (directory / f"{LOG}.gz", shutil.copy(directory / f"{LOG}.gz", tmp_path / "l.tgz")):
         code, told = run("topics", path)
         assert (code, f"{path} is gzip: unpack it first" in told) == (1, True)
+
+
+def an_archive(path: Path, log_dir: Path) -> Path:
+    """Pack a log dir as `path` says, into one file or each segment by itself; return PATH to open."""
+    kind = path.name.partition(".")[2]
+    if kind in ("tar", "tgz", "tar.xz", "tar.bz2"):
+        with tarfile.open(path, f"w:{ {'tar': '', 'tgz': 'gz'}.get(kind, kind[4:]) }") as archive:
+            archive.add(log_dir, "kafka-logs")
+    elif kind == "zip":
+        shutil.make_archive(str(path.with_suffix("")), "zip", log_dir)
+    else:
+        compress = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}[kind]
+        path.write_bytes(compress((log_dir / "t-0" / LOG).read_bytes()))
+    return path
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["file", "folder"])
+@pytest.mark.parametrize(
+    "name", ["a b.tgz", "l.tar", "l.tar.xz", "l.tar.bz2", "l.zip", "0.gz", "0.xz", "0.bz2"]
+)
+def test_archives_are_named_with_the_command_that_unpacks_them(
+    tmp_path: Path, name: str, inside: bool
+) -> None:
+    """The command is run as it is shown, and what comes out is read."""
+    log_dir = a_partition(tmp_path / "logs/t-0", {0: HELD[0]}).parent
+    (tmp_path / "backup/deep").mkdir(parents=True)
+    archive = an_archive(tmp_path / "backup/deep" / name, log_dir)
+    asked = tmp_path / "backup" if inside else archive
+
+    code, told = run("topics", asked)
+
+    assert code == 1
+    assert f"there is no log dir at {asked} yet: {archive} is " in told
+    command = re.search(r"unpack it first, with `(.+)`", told)
+    assert command is not None
+    tool = (
+        "tar" if "t" in name else {"zip": "unzip", "gz": "gzip", "xz": "xz"}.get(name[2:], "bzip2")
+    )
+    assert command[1].split()[0] == tool
+    if shutil.which(tool) is None:
+        return
+    subprocess.run(command[1], shell=True, check=True, cwd=archive.parent, capture_output=True)
+    unpacked = [one for one in archive.parent.rglob("*") if one.is_file() and one != archive]
+    assert (log_dir / "t-0" / LOG).read_bytes() in [one.read_bytes() for one in unpacked]
+
+
+@pytest.mark.parametrize(
+    ("head", "command"), [(b"\x04\x22\x4d\x18", "lz4 -d --rm"), (ZSTD, "zstd -d --rm")]
+)
+@pytest.mark.parametrize("ending", [True, False])
+def test_packed_files_without_the_ending_that_their_tool_demands_are_renamed_first(
+    tmp_path: Path, head: bytes, command: str, ending: bool
+) -> None:
+    directory = a_segment(tmp_path / "t-0", 0, [head + bytes(100)], index=False).parent
+    suffix = {"lz4": ".lz4", "zstd": ".zst"}[command.split()[0]]
+    name = directory / LOG
+    if ending:
+        name.rename(f"{name}{suffix}")
+
+    _, error = read_to_the_error(tmp_path)
+
+    shown = f"`{command} {name}{suffix}`"
+    assert (shown if ending else f"`mv {name} {name}{suffix} && {shown[1:]}") in str(error)
+
+
+def test_segments_of_tiered_storage_are_read_once_they_are_renamed(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    partition = bucket / "t-MWJ6FHTfRYy67jzwZdeqSQ/0"
+    a_partition(partition, HELD, index=False)
+    for log in partition.glob("*.log"):
+        log.rename(log.with_name(f"{log.stem}-{TIERED_ID}.log"))
+        log.with_name(f"{log.stem}-{TIERED_ID}.rsm-manifest").write_text("{}")
+
+    code, told = run("topics", bucket)
+    assert code == 1
+    assert (
+        f"{TIERED_ID}.log is a segment of tiered storage: rename it, with `mv {partition}/" in told
+    )
+    while True:
+        rows, error = up_to_damage(spark_kbatch.open(partition).read("0"))
+        if error is None:
+            break
+        command = re.search(r"rename it, with `(.+?)`", str(error))
+        assert command is not None
+        subprocess.run(command[1], shell=True, check=True)
+    assert [record for batch in rows for record in builders.as_read(batch)] == ALL
+
+
+def test_a_folder_of_other_things_is_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "notes.gz").write_text("not gzip")
+    (tmp_path / "notes.txt").write_bytes(gzip.compress(b"of no interest"))
+
+    code, told = run("topics", tmp_path)
+
+    assert (code, "the folder holds something else (notes.gz, notes.txt)" in told) == (1, True)
 
 
 def test_transactions_before_missing_records_are_read(tmp_path: Path) -> None:

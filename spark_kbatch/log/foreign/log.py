@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import itertools
 import logging
 import re
 import threading
@@ -283,6 +284,21 @@ class ForeignLog:
         if view is None or not view.segments:
             return 0
         return bytes_between(self.files, self._as_views(view), start_offset, end_offset)
+
+    def not_committed(self) -> set[int]:
+        """Return the offsets of transactions that were aborted or have no marker, as of that look."""
+        found = set[int]()
+        pending: dict[int, list[range]] = {}
+        view = self._view
+        segments = view.segments if view else ()
+        for _, header, marker in producer_batches(self.files, segments, 0):
+            if marker is not None:
+                ended = pending.pop(header.producer_id, [])
+                found.update(*ended * marker.is_abort)
+            elif header.is_transactional and not header.is_control:
+                batch = range(header.base_offset, header.next_offset)
+                pending.setdefault(header.producer_id, []).append(batch)
+        return found.union(*itertools.chain(*pending.values()))
 
     def _as_views(self, view: View) -> SegmentViews:
         segments = view.segments

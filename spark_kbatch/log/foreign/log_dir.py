@@ -17,6 +17,7 @@ Source: Kafka storage/.../log/LocalLog.parseTopicPartitionName, core/.../log/Log
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import threading
@@ -38,7 +39,7 @@ from spark_kbatch.log.checkpoints import (
     read_partition_metadata,
 )
 from spark_kbatch.log.foreign.log import Checkpoints, ForeignLog
-from spark_kbatch.log.foreign.missing import PACKED_BYTES, packed_as, traces
+from spark_kbatch.log.foreign.missing import PACKED_BYTES, UNREADABLE, to_make_readable, traces
 from spark_kbatch.model import (
     LogOffsets,
     OffsetAndTimestamp,
@@ -58,6 +59,7 @@ WHAT_IS_LOOKED_FOR = (
 )
 
 _LOG_DIR_FILES = frozenset({META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS})
+_LOOKED_AT_FILES = 1000  # for archives, where nothing else is found
 _LOGS = (".log", ".log.swap")
 _PARTITION_FILES = frozenset({PARTITION_METADATA, LEADER_EPOCHS})
 
@@ -93,14 +95,12 @@ class ForeignLogDir:
         """Detect which partitions of a broker are at `path`; return None if it is nothing of a broker's.
 
         Raises:
+            ConfigError: logs are there in an archive or as tiered segments; says what to do.
             OSError: it cannot be read.
         """
         if path.is_file():
             if path.suffix != ".log":
-                if packed := packed_as(files.read(path, 0, PACKED_BYTES)):
-                    raise ConfigError(
-                        f"{path} is {packed}: unpack it first, as with `tar -xf` or `{packed} -d`"
-                    )
+                _ensure_readable(files, path, [path])
                 return None
             named = topic_partition_of(path.parent.name)
             return cls(files, path.parent, only=named or _named_after(path.stem), file=path.name)
@@ -120,6 +120,7 @@ class ForeignLogDir:
             return cls(files, path)
         if named and _is_partition(names):
             return cls(files, path, only=named)
+        _ensure_readable(files, path, itertools.islice(path.rglob("*"), _LOOKED_AT_FILES))
         return None
 
     def partitions(self, topic: str | None = None) -> list[TopicPartition]:
@@ -287,6 +288,19 @@ def topic_partition_of(name: str) -> TopicPartition | None:
 def _named_after(name: str) -> TopicPartition:
     topic = re.sub(r"[^a-zA-Z0-9._-]", "_", name)
     return TopicPartition(topic if topic.strip(".") else "_", 0)
+
+
+def _ensure_readable(files: Files, path: Path, found: Iterable[Path]) -> None:
+    """Refuse a PATH that has logs in archives, or in the folders of tiered storage.
+
+    Raises:
+        ConfigError: names the first of these files, and says what to do.
+    """
+    for one in found:
+        if (one == path or UNREADABLE.fullmatch(one.name)) and one.is_file():
+            what = to_make_readable(one, files.read(one, 0, PACKED_BYTES))
+            if what:
+                raise ConfigError(f"there is no log dir at {path} yet: {one} is {what}")
 
 
 def _is_partition(names: list[str]) -> bool:
