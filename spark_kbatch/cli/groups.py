@@ -69,7 +69,8 @@ def groups(path: str, group: str | None, client: Mapping[str, str], as_json: boo
         for one in found:
             print_json({**_group_as_json(one), "server": server})
         return
-    where = "not served now" if server is None else f"served at {server}"
+    where = "not served now" if cluster.has("server") else "in a bucket"
+    where = where if server is None else f"served at {server}"
     if group is not None:
         _print_group(found[0], where)
         return
@@ -86,7 +87,7 @@ def groups(path: str, group: str | None, client: Mapping[str, str], as_json: boo
 def _served_at(cluster: Cluster) -> str | None:
     if cluster.is_remote:
         return cluster.bootstrap_servers
-    running = cluster.running_server()
+    running = cluster.running_server() if cluster.has("server") else None
     return None if running is None else running.bootstrap_servers
 
 
@@ -398,7 +399,7 @@ def _offsets_of_group(cluster: Cluster, topic: str, group_id: str) -> Iterator[d
     if not cluster.has("groups"):
         raise ConfigError(
             f"no consumer groups are kept in {cluster.address}; --group is for a cluster in a "
-            "folder, or a real one"
+            "folder or a bucket, or a real one"
         )
     partitions = cluster.partitions(topic)
     group = _find_group(cluster, group_id)
