@@ -58,6 +58,14 @@ class BucketGroups:
             ]
             return with_ends(found, functools.partial(_ends, state))
 
+    def committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """Return the offsets at which a group goes on; none if there is no such group."""
+        with self._ledger.state() as state:
+            return {
+                TopicPartition(state.topics[topic_id].name, partition): head.offset
+                for (topic_id, partition), head in state.groups.get(group_id, {}).items()
+            }
+
     def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets of a group, which need not exist.
 

@@ -101,7 +101,7 @@ def test_groups_of_a_bucket(url: str) -> None:
     assert (one["group"], one["server"], one["lag"]) == ("billing", None, 2)
     assert done("offsets", url, "events", "--group", "billing") == "0\t1\t3\t2\n"
     assert done("topics", url).splitlines()[1].endswith("\tbilling: 2")
-    assert "\tgroup\t1 offset of group billing\t" in done("ledger", url)
+    assert re.search(r"\tgroup[^\t]*\t1 offset of group billing\t", done("ledger", url))
     done("groups", "reset", url, "billing", "--to-latest")
     assert done("groups", url).splitlines()[1:] == ["billing\tEmpty\tevents\t0\t0"]
     done("groups", "delete", url, "billing", "--yes")
