@@ -162,7 +162,7 @@ def steady(output: str) -> str:
     ("page", "name"),
     [
         # Days of streams are run to count what they ask of a store.
-        pytest.param(*one, marks=[pytest.mark.slow] if one == ("bucket.md", "costs") else [])
+        pytest.param(*one, marks=[pytest.mark.slow] if one == ("bucket-operations.md", "costs") else [])
         for one in GENERATED
     ],
 )
