@@ -67,6 +67,20 @@ for page, blocks in json.loads(sys.stdin.read()).items():
 """
 
 
+# What README's stream reads, where it has more partitions than the topic that the stream creates.
+MORE_PARTITIONS = """
+import spark_kbatch
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+with spark_kbatch.open("my-cluster", create=True) as cluster:
+    cluster.create_topic("readings", partitions=4)
+    with cluster.producer() as producer:
+        sent = [producer.send("readings", key="kitchen", value=value) for value in ("21.5", "21.7")]
+    print({future.result().partition for future in sent} & {1, 2, 3} != set())
+"""
+
+
 class Example(NamedTuple):
     code: str
     output: str | None  # None where the page shows none
@@ -103,6 +117,8 @@ def test_python_blocks_run_as_pasted_and_print_what_the_pages_show(tmp_path: Pat
         if SPARK >= SHOWN_SINCE.get(page.name, (4, 0))
     }
     assert found["README.md"]
+    (stream,) = (one for one in found["README.md"] if "writeStream" in one.code)
+    found["README.md, of four partitions"] = [Example(MORE_PARTITIONS, "True"), stream]
     printed = run_pages(found, tmp_path)
     shown = [(page, example.output or "") for page, ones in found.items() for example in ones]
     assert len(printed) == len(shown)

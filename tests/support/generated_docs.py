@@ -29,7 +29,7 @@ from spark_kbatch.options.security import SECURITY_OPTIONS
 from spark_kbatch.options.server import SERVER_OPTIONS
 from spark_kbatch.options.topic import CONFIG_OPTIONS, TOPIC_OPTIONS
 from spark_kbatch.options.write import WRITE_OPTIONS
-from tests.support import request_costs, speeds
+from tests.support import demo_picture, request_costs, speeds
 from tests.support.commands import COMMANDS
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
@@ -114,8 +114,9 @@ def section(name: str) -> re.Pattern[str]:
 
 
 def rewrite() -> None:
-    """Regenerate every part, and the picture."""
+    """Regenerate every part, and the pictures."""
     speeds.PICTURE.write_text(speeds.drawn(), encoding="utf-8")
+    demo_picture.PICTURE.write_text(demo_picture.drawn(), encoding="utf-8")
     for (page, name), generate in GENERATED.items():
         path = DOCS / page
         text = f"<!-- {name} -->\n{generate()}\n<!-- end -->"
