@@ -1,9 +1,9 @@
 """The consumer groups of a cluster in a bucket: the offsets that they have committed.
 
-No group has members here, as nothing runs that would look after them. What a group commits is an entry of the ledger,
-or several for many partitions. The state has the last offset of each group and partition, until it is older than
-`offsets.retention.ms` by the times of entries. Offsets belong to a topic's id: they go with the topic, and one that is
-created again has none.
+No group has members here, as nothing runs that would look after them. What a group commits is an
+entry of the ledger, or several for many partitions. The state has the last offset of each group and
+partition, until it is older than `offsets.retention.ms` by the times of entries. Offsets belong to
+a topic's id: they go with the topic, and one that is created again has none.
 
 Each checkpoint has all offsets of all groups, so there is a bound on how many there are.
 """
@@ -69,7 +69,8 @@ class BucketGroups:
     def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets of a group, which need not exist.
 
-        Those of more than 2,500 partitions are several entries, of which an error may leave the first ones.
+        Those of more than 2,500 partitions are several entries, of which an error may leave the
+        first ones.
 
         Raises:
             ConfigError: the id has more than GROUP_ID_CHARACTERS_MAX characters.
@@ -79,8 +80,8 @@ class BucketGroups:
         """
         if len(group_id) > GROUP_ID_CHARACTERS_MAX:
             raise ConfigError(
-                f"the id of a consumer group has {len(group_id)} characters; in a bucket it has at most "
-                f"{GROUP_ID_CHARACTERS_MAX}"
+                f"the id of a consumer group has {len(group_id)} characters; in a bucket it has at "
+                f"most {GROUP_ID_CHARACTERS_MAX}"
             )
 
         wanted = sorted(offsets.items())
@@ -117,7 +118,7 @@ class BucketGroups:
         rows: Callable[[LedgerState], Sequence[CommittedGroupOffset]],
         count: int,
     ) -> None:
-        """Write `count` rows as one entry, or as several; what is to be deleted may be gone by now."""
+        """Write `count` rows as one entry, or several; what is to be deleted may be gone by now."""
         for first in range(0, count, _OFFSETS_OF_ENTRY):
 
             def propose(state: LedgerState, first: int = first) -> LedgerCommit | None:
@@ -134,13 +135,13 @@ class BucketGroups:
     def _ensure_room(
         self, state: LedgerState, group_id: str, rows: Sequence[CommittedGroupOffset]
     ) -> None:
-        """Check that all groups together do not get more than OFFSETS_MAX; raises RefusedEntryError."""
+        """Raise RefusedEntryError if all groups together would have more than OFFSETS_MAX."""
         held = state.groups.get(group_id, {})
         count = sum(map(len, state.groups.values())) + sum(one[:2] not in held for one in rows)
         if count > OFFSETS_MAX:
             raise RefusedEntryError(
-                f"the consumer groups of {self._ledger.address} would have {count} offsets, and may have "
-                f"{OFFSETS_MAX}: delete those that are not needed with `kbatch groups delete`"
+                f"the consumer groups of {self._ledger.address} would have {count} offsets, and may "
+                f"have {OFFSETS_MAX}: delete those that are not needed with `kbatch groups delete`"
             )
 
 

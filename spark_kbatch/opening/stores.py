@@ -292,7 +292,7 @@ def _commits_to_group(options: ReadOptions) -> OnProcessed | None:
     pause_ms = _BUCKET_COMMIT_MS if is_in_bucket else _FOLDER_COMMIT_MS
     return GroupCommits(
         options.commit_group_id,
-        # As they are then, like the topics; but a bucket's ledger is followed, and not opened for each commit.
+        # As they are then, like the topics; but a bucket's ledger is followed, not opened again.
         lambda: found if is_in_bucket else _groups_of(options),
         monotonic_ms,
         pause_ms=pause_ms if options.cluster is None else 0,

@@ -1,4 +1,4 @@
-"""Consumer groups in a bucket: what their commits cost, how long they are kept, and how many there may be."""
+"""Consumer groups in a bucket: what commits cost, how long they are kept, how many there may be."""
 
 from __future__ import annotations
 
