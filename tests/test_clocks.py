@@ -50,7 +50,7 @@ DAY_MS, HOUR_MS, MINUTE_MS = 86_400_000, 3_600_000, 60_000
 
 # Rows of the table.
 RETENTION = "`retention.ms` in a bucket"
-PRODUCERS = "what a bucket knows of producers and queries, until `producer.id.expiration.ms`"
+PRODUCERS = "what a bucket knows of producers and groups, until `producer.id.expiration.ms` and `offsets.retention.ms`"
 GARBAGE = "garbage of a bucket"
 ENTRIES = "times of entries, in `kbatch ledger` and `kbatch history` of a bucket"
 OVERWRITTEN = "records that an overwrite replaced in a bucket, readable for an hour"

@@ -68,6 +68,20 @@ for page, blocks in json.loads(sys.stdin.read()).items():
 """
 
 
+# What README's stream reads, where it has more partitions than the topic that the stream creates.
+MORE_PARTITIONS = """
+import spark_kbatch
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+with spark_kbatch.open("my-cluster", create=True) as cluster:
+    cluster.create_topic("readings", partitions=4)
+    with cluster.producer() as producer:
+        sent = [producer.send("readings", key="kitchen", value=value) for value in ("21.5", "21.7")]
+    print({future.result().partition for future in sent} & {1, 2, 3} != set())
+"""
+
+
 class Example(NamedTuple):
     code: str
     output: str | None  # None where the page shows none
@@ -104,6 +118,8 @@ def test_python_blocks_run_as_pasted_and_print_what_the_pages_show(tmp_path: Pat
         if SPARK >= SHOWN_SINCE.get(page.name, (4, 0))
     }
     assert found["README.md"]
+    (stream,) = (one for one in found["README.md"] if "writeStream" in one.code)
+    found["README.md, of four partitions"] = [Example(MORE_PARTITIONS, "True"), stream]
     printed = run_pages(found, tmp_path)
     shown = [(page, example.output or "") for page, ones in found.items() for example in ones]
     assert len(printed) == len(shown)
@@ -152,7 +168,9 @@ def steady(output: str) -> str:
     ("page", "name"),
     [
         # Days of streams are run to count what they ask of a store.
-        pytest.param(*one, marks=[pytest.mark.slow] if one == ("bucket.md", "costs") else [])
+        pytest.param(
+            *one, marks=[pytest.mark.slow] if one == ("bucket-operations.md", "costs") else []
+        )
         for one in GENERATED
     ],
 )
@@ -248,6 +266,27 @@ def test_the_demo_installs_what_it_needs_and_the_tests_the_tools_of_developers_t
         check=True,
     )
     assert re.findall(r"pip install .* -e '(\S+)'", done.stdout) == installed
+
+
+def test_nothing_advises_to_install_the_package_from_an_index() -> None:
+    """It is on none, so whoever takes its name there would be installed. A requirement of a project is no advice."""
+    kept = subprocess.run(
+        ["git", "ls-files", "*.py", "*.md", "*.ipynb", ".github"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    advice = re.compile(r"pip install[^\n`#]*\bspark[-_]kbatch[\[' \"`\n]")
+    named = {
+        name
+        for name in kept.stdout.splitlines()
+        if advice.search((REPOSITORY / name).read_text(encoding="utf-8"))
+    }
+
+    assert named == {"CONTRIBUTING.md"}  # which says what to do once it is there
+    command = "pip install"
+    assert advice.search(f"{command} 'spark-kbatch[spark]'")
 
 
 def anchors(markdown: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""The picture of speeds in README and docs: it shows the stored figures, to which benchmarks add theirs."""
+"""Pictures in README and docs: they show stored figures, to which benchmarks add theirs, and a stored run of the demo."""
 
 from __future__ import annotations
 
@@ -9,12 +9,28 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.conftest import REPOSITORY
-from tests.support import speeds
+from tests.support import demo_picture, speeds
 from tests.support.speeds import COMPARISONS, PICTURE, WITH_FOLDER, Span, spans, store_speeds
 
 
 def test_the_picture_is_drawn_from_the_stored_figures() -> None:
     assert PICTURE.read_text(encoding="utf-8") == speeds.drawn(), "`make docs` draws it again"
+
+
+def test_the_picture_of_the_demo_is_drawn_from_the_stored_run_and_none_of_it_is_cut() -> None:
+    """tests/spark/test_demo.py compares the stored run with what the demo prints."""
+    picture = demo_picture.PICTURE.read_text(encoding="utf-8")
+    assert picture == demo_picture.drawn(), "`make docs` draws it again"
+    assert f"](docs/{demo_picture.PICTURE.name})" in (REPOSITORY / "README.md").read_text("utf-8")
+
+    drawn = ElementTree.fromstring(picture)
+    lines = [*drawn.iter("{http://www.w3.org/2000/svg}text")]
+    words = " ".join("".join(line.itertext()) for line in lines).split()
+    assert words[3:] == demo_picture.STORED.read_text(encoding="utf-8").split()
+    for line in lines:
+        end = float(line.attrib["x"]) + float(line.attrib["textLength"])
+        assert end <= float(drawn.attrib["width"])
+        assert float(line.attrib["y"]) < float(drawn.attrib["height"])
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/performance.md"])
@@ -29,11 +45,15 @@ def test_the_picture_has_each_comparison_with_its_figure_and_colours_for_dark_pa
     drawn = ElementTree.fromstring(speeds.drawn(found))
     texts = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
 
-    assert {one.other for one in COMPARISONS} <= set(texts)
-    assert "3.1 to 6.5" in texts
+    assert {one.bar for one in COMPARISONS if one.bar} <= set(texts)
+    assert {"3.1 to 6.5", "1.0 to 2.0"} <= set(texts)
     assert "prefers-color-scheme: dark" in PICTURE.read_text(encoding="utf-8")
     ends = [float(bar.attrib["x"]) + float(bar.attrib["width"]) for bar in drawn.iter("{http://www.w3.org/2000/svg}rect")]  # fmt: skip
     assert max(ends) <= float(drawn.attrib["width"])
+
+
+def test_the_picture_has_only_bars_of_which_a_longer_one_is_better() -> None:
+    assert [one.key for one in COMPARISONS if one.bar and spans()[one.key].low <= 1] == []
 
 
 def test_every_stored_figure_is_shown_and_says_where_when_and_how_it_was_measured() -> None:

@@ -27,6 +27,7 @@ append, and no object that is changed by comparing it first.
     transport     a plain producer: one object and one entry for a request
     job           a Spark job
     commits       the commits of jobs and mirrors, as entries tell of them
+    groups        the offsets of consumer groups
     merging       small extents become segments
     garbage       what nothing refers to is deleted
     urls          the objects at a URL

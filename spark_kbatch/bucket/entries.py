@@ -18,7 +18,8 @@ An entry is an object of one sealed line of JSON (`sealed`), so that it can be r
     alter       id, changes: settings of a topic by Kafka's keys; null for the default
     grow        id, first_offsets: of the partitions that are added
     delete      id: a topic with all its records
-    commit      [objects, topics]  stretches by topic id, in the format of `extents`
+    commit      of records, of groups' offsets, or both:
+                [objects, topics]  stretches by topic id, in the format of `extents`
                 [starts]           by topic id: [[partition, start offset], ..]
                 [query]            [id, number]: of the micro-batch
                 [evidence]         what tells a repetition of it from others (`store.repetitions`)
@@ -67,6 +68,7 @@ NO_ENTRY_ID = "0" * names.ID_DIGITS
 # Names of limits.
 STAGING_TIMEOUT_MS = "staging.timeout.ms"
 PRODUCER_ID_EXPIRATION_MS = "producer.id.expiration.ms"
+OFFSETS_RETENTION_MS = "offsets.retention.ms"
 
 _ENVELOPE = {"before", "by", "content", "id", "kind", "number", "time", "v"}
 
@@ -352,7 +354,7 @@ class HeldFence(NamedTuple):
 
 @dataclass(frozen=True)
 class LedgerCommit(Content):
-    """Data, and what goes with it: all of it at once."""
+    """Data, and what goes with it, or offsets of groups alone: all of it at once."""
 
     stretches: Stretches = field(default_factory=dict)  # one of each partition at most
     starts: StartOffsetsByTopic = field(default_factory=dict)

@@ -138,9 +138,10 @@ class EntryWords:
             )
         if content.mirror is not None:
             found.append(f"progress of mirror {content.mirror.name}")
-        found += [
-            f"{len(offsets)} offsets of group {group}" for group, offsets in content.groups.items()
-        ]
+        for group, offsets in content.groups.items():
+            count = f"{(n := len(offsets))} offset{'s' * (n != 1)} of group {group}"
+            is_deletion = all(one.offset is None for one in offsets)
+            found.append(f"{count} {'is' if n == 1 else 'are'} deleted" if is_deletion else count)
         return "; ".join(found)
 
     def _starts(self, starts: Mapping[str, Mapping[int, int]]) -> str:

@@ -29,9 +29,10 @@ A run that was stopped goes on where it was: the new id, and those of topics, fo
 what the first one has copied. A folder in which anything comes after the chain is left alone: it was finished once, and
 may have been written to.
 
-Topics get new ids. So a stream's checkpoint, a group or a mirror that has read what is lost, and would find other
-records at the same offsets, stops instead. A mirror into the cluster goes on from the progress that the state has,
-and copies again what is lost. Numbers of entries go on, as objects are named by them.
+Topics get new ids. So a stream's checkpoint or a mirror that has read what is lost, and would find
+other records at the same offsets, stops instead. A mirror into the cluster goes on from the progress
+that the state has, and copies again what is lost; a group goes on from the offsets that the state
+has. Numbers of entries go on, as objects are named by them.
 """
 
 from __future__ import annotations

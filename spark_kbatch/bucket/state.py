@@ -35,6 +35,7 @@ from spark_kbatch.bucket.entries import (
     FORMAT,
     NO_ENTRY,
     NO_ENTRY_ID,
+    OFFSETS_RETENTION_MS,
     PRODUCER_ID_EXPIRATION_MS,
     STAGING_TIMEOUT_MS,
     CommittedGroupOffset,
@@ -71,6 +72,7 @@ NO_CHECKPOINT = -1  # in place of an entry's number
 DEFAULT_LIMITS: Mapping[str, int] = {
     STAGING_TIMEOUT_MS: 7 * 86_400_000,
     PRODUCER_ID_EXPIRATION_MS: 86_400_000,
+    OFFSETS_RETENTION_MS: 7 * 86_400_000,  # as Kafka's offsets.retention.minutes
 }
 
 # What expires is dropped by the first entry of each such interval.
@@ -449,8 +451,7 @@ class LedgerState:
         del self.topic_ids[self.topics.pop(topic_id).name]
         del self.extents[topic_id]
         self.producers = {key: head for key, head in self.producers.items() if key[1] != topic_id}
-        for group, offsets in [*self.groups.items()]:
-            self._set_group(group, {key: one for key, one in offsets.items() if key[0] != topic_id})
+        self._keep_offsets(lambda key, _: key[0] != topic_id)
 
     def _commit(self, content: LedgerCommit) -> None:
         self._move_starts(content)
@@ -485,6 +486,12 @@ class LedgerState:
         else:
             self.groups.pop(group, None)
 
+    def _keep_offsets(self, is_kept: Callable[[tuple[str, int], GroupHead], bool]) -> None:
+        """Drop the offsets of groups of which `is_kept`, given topic id and partition, is false."""
+        for group, offsets in [*self.groups.items()]:
+            kept = {key: head for key, head in offsets.items() if is_kept(key, head)}
+            self._set_group(group, kept)
+
     def _move_starts(self, content: LedgerCommit | StartOffsets) -> None:
         for topic_id, of_topic in content.starts.items():
             for partition, offset in of_topic.items():
@@ -516,6 +523,7 @@ class LedgerState:
             for key, head in self.producers.items()
             if not self._is_expired(PRODUCER_ID_EXPIRATION_MS, head.time_ms)
         }
+        self._keep_offsets(lambda _, head: not self._is_expired(OFFSETS_RETENTION_MS, head.time_ms))
 
     def _is_expired(self, limit: str, time_ms: int) -> bool:
         """Return True if what an entry of that time said is older than a limit, where there is one."""

@@ -62,6 +62,7 @@ from spark_kbatch.store.source import FoundTopic
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.commits import BucketCommits
+    from spark_kbatch.bucket.groups import BucketGroups
     from spark_kbatch.bucket.job import BucketJob
     from spark_kbatch.producer.producer import Producer
     from spark_kbatch.store.repetitions import LastKept
@@ -80,9 +81,9 @@ _LONGEST = 10  # times `poll.ms`
 class BucketStore(OwnSource):
     """A cluster in a bucket; a `store.Store`, and its own source. Thread-safe."""
 
-    groups = disks = server = None
+    disks = server = None
     is_remote = False
-    why_not = "it is in a bucket, which has no consumer groups, disks or server yet"
+    why_not = "it is in a bucket, which has no disks or server yet"
 
     def __init__(
         self,
@@ -124,6 +125,13 @@ class BucketStore(OwnSource):
         from spark_kbatch.bucket.commits import BucketCommits  # noqa: PLC0415  few processes list them
 
         return BucketCommits(self._ledger)
+
+    @property
+    def groups(self) -> BucketGroups:
+        """The consumer groups, from its ledger."""
+        from spark_kbatch.bucket.groups import BucketGroups  # noqa: PLC0415  as above
+
+        return BucketGroups(self._ledger)
 
     @property
     def upkeep(self) -> Self:

@@ -83,9 +83,12 @@ def groups(
         for one in found:
             print_json({**_group_as_json(one), "server": server})
         return
-    where = "not served now" if server is None else f"served at {server}"
-    if not cluster.has("catalog"):
-        where = "read as its broker left it"
+    if server is not None:
+        where = f"served at {server}"
+    elif cluster.has("server"):
+        where = "not served now"
+    else:
+        where = "in a bucket" if cluster.has("catalog") else "read as its broker left it"
     if group is not None:
         _print_group(found[0], where)
         return
@@ -422,7 +425,7 @@ def _offsets_of_group(cluster: Cluster, topic: str, group_id: str) -> Iterator[d
     if not cluster.has("groups"):
         raise ConfigError(
             f"no consumer groups are kept in {cluster.address}; --group is for a cluster in a "
-            "folder, or a real one"
+            "folder or a bucket, or a real one"
         )
     partitions = cluster.partitions(topic)
     group = _find_group(cluster, group_id)

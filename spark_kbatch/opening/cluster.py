@@ -863,9 +863,9 @@ class Cluster:
 
         Of a folder they are read from the log, so a server need not run; a rebalance that goes on is not in
         it. A real cluster shows those that this client may see, without generations and times of commits
-        (-1), and without members of the newer protocol (`group.protocol=consumer`). Of a broker's logs
-        they are those in the partitions of `__consumer_offsets` that are there; an end is None where
-        a topic's partition is not.
+        (-1), and without members of the newer protocol (`group.protocol=consumer`). In a bucket no group
+        has members. Of a broker's logs they are those in the partitions of `__consumer_offsets` that are
+        there; an end is None where a topic's partition is not.
 
         Raises:
             KafkaStorageError, CorruptRecordError: `__consumer_offsets` cannot be read.

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 # A commit of a group's offsets reads all of `__consumer_offsets`, or connects to the server.
 _FOLDER_COMMIT_MS = 10_000
+_BUCKET_COMMIT_MS = 60_000  # it is an entry, for which the store is paid, and which all others read
 
 
 def is_of_real_cluster(address: StrPath) -> bool:
@@ -286,12 +287,15 @@ def _commits_to_group(options: ReadOptions) -> OnProcessed | None:
         return None
     from spark_kbatch.consumer.group_commits import GroupCommits  # noqa: PLC0415  few streams do
 
-    _groups_of(options)
+    found = _groups_of(options)
+    is_in_bucket = options.cluster is None and bool(bucket_scheme(options.path))
+    pause_ms = _BUCKET_COMMIT_MS if is_in_bucket else _FOLDER_COMMIT_MS
     return GroupCommits(
         options.commit_group_id,
-        lambda: _groups_of(options),  # as it is then, like the topics
+        # As they are then, like the topics; but a bucket's ledger is followed, not opened again.
+        lambda: found if is_in_bucket else _groups_of(options),
         monotonic_ms,
-        pause_ms=0 if options.cluster is not None else _FOLDER_COMMIT_MS,
+        pause_ms=pause_ms if options.cluster is None else 0,
     ).commit
 
 

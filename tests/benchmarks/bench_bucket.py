@@ -44,6 +44,7 @@ from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.record.scalar import encode
 from tests.support.interleaved import Candidate, Rates, interleave
 from tests.support.object_servers import CLIENT, ObjectServer, versitygw
+from tests.support.speeds import WITH_BUCKET, store_speeds
 from tests.support.store_proxy import StoreProxy
 from tests.support.targets import Targets
 
@@ -438,6 +439,8 @@ def bench_as_a_queue(server: ObjectServer, writers: int, targets: Targets) -> No
         )
     ours, theirs = shown["kbatch"], shown["Delta"]
     targets.at_least(f"{writers} writers: rows/s, of Delta's", ours[0] / theirs[0], 1.0)
+    if writers == 16:
+        store_speeds(WITH_BUCKET, {"queue/delta": ours[0] / theirs[0]})
     for at, what in enumerate(
         ("p50 of a commit", "p99 of a commit", "seen after", "requests"), start=1
     ):

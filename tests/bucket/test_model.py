@@ -7,14 +7,22 @@ that is unknown if the last answer was lost, though not if an earlier one was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeAlias
 
 import pytest
 
-from spark_kbatch.bucket import names
+from spark_kbatch.bucket import checkpoints, names
 from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, unpack_heads
-from spark_kbatch.bucket.entries import NO_ENTRY_ID, Entry, Replacement, decode, encode
+from spark_kbatch.bucket.entries import (
+    NO_ENTRY_ID,
+    CommittedGroupOffset,
+    Entry,
+    Replacement,
+    decode,
+    encode,
+)
 from spark_kbatch.bucket.extents import Stretch
 from spark_kbatch.bucket.garbage import GarbageCollector, References
 from spark_kbatch.bucket.ledger import Ledger
@@ -222,6 +230,28 @@ def _let_a_merge_bring_back_what_retention_dropped(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(LedgerState, "_RULES", {**LedgerState._RULES, Replacement: rule})
 
 
+def _leave_groups_out_of_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pack_heads(state: LedgerState) -> bytes:
+        return real(replace(state, groups={}))
+
+    real = checkpoints.pack_heads
+    monkeypatch.setattr(checkpoints, "pack_heads", pack_heads)
+
+
+def _keep_the_greatest_offset_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    def set_offsets(self: LedgerState, group: str, offsets: Iterable[CommittedGroupOffset]) -> None:
+        held = self.groups.get(group, {})
+        later = [
+            one
+            for one in offsets
+            if one.offset is None or one[:2] not in held or one.offset > held[one[:2]].offset
+        ]
+        real(self, group, later)
+
+    real = LedgerState._set_offsets
+    monkeypatch.setattr(LedgerState, "_set_offsets", set_offsets)
+
+
 FAULTS: list[Fault] = [
     _skip_the_look_after_exists,
     _take_the_next_number_while_one_is_unknown,
@@ -241,6 +271,8 @@ FAULTS: list[Fault] = [
     _let_two_mirrors_go_on,
     _replace_by_what_may_be_deleted,
     _let_a_merge_bring_back_what_retention_dropped,
+    _leave_groups_out_of_checkpoints,
+    _keep_the_greatest_offset_of_a_group,
 ]
 
 

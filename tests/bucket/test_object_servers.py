@@ -187,6 +187,30 @@ def test_processes_that_commit_jobs_write_each_row_once_whatever_happens_to_requ
         assert sorted(values(cluster)) == [f"{name}-{at}" for name in "abc" for at in range(2)]
 
 
+def test_groups_keep_what_was_answered_last_whatever_happens_to_requests(
+    url: str, proxy: StoreProxy
+) -> None:
+    def commit(group: str) -> None:
+        with spark_kbatch.open(url) as cluster:
+            for offset in range(6):
+                cluster.alter_group_offsets(
+                    group, {("grouped", 0): offset, ("grouped", 1): 6 - offset}
+                )
+
+    with spark_kbatch.open(url) as cluster:
+        cluster.create_topic("grouped", 2)
+        proxy.faults = ALL_FAULTS
+        with ThreadPoolExecutor(3) as pool:
+            assert [*pool.map(commit, "abc")] == [None] * 3
+        proxy.faults = {}
+        found = {
+            one.group_id: [at.committed_offset for at in one.offsets.values()]
+            for one in cluster.groups()
+        }
+    assert found == {group: [5, 1] for group in "abc"}
+    assert proxy.seen
+
+
 def test_a_long_object_is_put_in_parts_whatever_happens_to_requests(
     objects: Objects, proxy: StoreProxy
 ) -> None:

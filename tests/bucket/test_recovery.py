@@ -255,6 +255,21 @@ def test_offsets_times_settings_and_producers_stay(
     assert (edges.log_start_offset, edges.log_end_offset) == (2, 5)
 
 
+def test_groups_go_on_where_they_were_in_what_is_left(
+    cluster: Cluster, objects: MemoryObjects
+) -> None:
+    send(cluster, *numbered(3))
+    cluster.alter_group_offsets("billing", {("events", 0): 2})
+    send(cluster, *numbered(2, 3))
+    cluster.alter_group_offsets("billing", {("events", 0): 5})
+    lose(objects, cluster, names.entry_name(7))
+
+    done("recover", url_of(cluster), "--yes")
+
+    (billing,) = opened_again(cluster).groups()
+    assert {tp: one[:3] for tp, one in billing.offsets.items()} == {("events", 0): (2, 4, 2)}
+
+
 def test_the_ledger_says_when_a_cluster_was_recovered_and_knows_old_entries(
     cluster: Cluster, objects: MemoryObjects
 ) -> None:

@@ -89,12 +89,23 @@ def test_commands_for_folders_refuse_a_bucket_by_name(url: str, words: list[str]
     assert instead.get(command, "`kbatch describe`") in " ".join(result.stderr.split())
 
 
-def test_groups_of_a_bucket_are_refused_by_what_was_asked_for(url: str) -> None:
+def test_groups_of_a_bucket(url: str) -> None:
     done("create-topic", url, "events")
-    for words in (["groups", url], ["groups", url, "g"], ["groups", "delete", url, "g", "--yes"]):
-        assert "no consumer groups are kept" in str(kbatch(*words).exception)
-    told = str(kbatch("offsets", url, "events", "--group", "g").exception)
-    assert f"no consumer groups are kept in {url}" in told
+    done("produce", url, "events", stdin="a\nb\nc\n")
+    assert f"{url} has no consumer groups; it is in a bucket." in kbatch("groups", url).stderr
+    done("groups", "reset", url, "billing", "--topic", "events", "--to-offset", "1")
+
+    assert done("groups", url).splitlines()[1:] == ["billing\tEmpty\tevents\t0\t2"]
+    assert done("groups", url, "billing").splitlines()[1].startswith("events\t0\t1\t3\t2\t20")
+    (one,) = map(json.loads, done("groups", url, "--json").splitlines())
+    assert (one["group"], one["server"], one["lag"]) == ("billing", None, 2)
+    assert done("offsets", url, "events", "--group", "billing") == "0\t1\t3\t2\n"
+    assert done("topics", url).splitlines()[1].endswith("\tbilling: 2")
+    assert re.search(r"\tgroup[^\t]*\t1 offset of group billing\t", done("ledger", url))
+    done("groups", "reset", url, "billing", "--to-latest")
+    assert done("groups", url).splitlines()[1:] == ["billing\tEmpty\tevents\t0\t0"]
+    done("groups", "delete", url, "billing", "--yes")
+    assert "'billing' does not exist" in str(kbatch("groups", url, "billing").exception)
 
 
 def test_nothing_is_recovered_or_repaired_where_nothing_is(tmp_path: Path) -> None:
@@ -192,9 +203,8 @@ def test_the_page_of_buckets_lists_the_commands_that_take_one() -> None:
         for one in command.params
         if one.name in ("path", "source")
     }
-    groups = {name for name in paths if name.startswith("groups")}
     buckets = {name for name, check in paths.items() if check is ensure_bucket}
-    refused = {name for name, check in paths.items() if check is ensure_folder} | groups
+    refused = {name for name, check in paths.items() if check is ensure_folder}
 
     assert listed == {
         "as on a folder": paths.keys() - buckets - refused,

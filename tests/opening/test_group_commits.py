@@ -19,6 +19,8 @@ from spark_kbatch.options.read import (
     parse_read_options,
     parse_stream_read_options,
 )
+from tests.support.broker_dirs import a_partition, batches
+from tests.support.bucket_objects import AllCounted, a_bucket
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -109,12 +111,27 @@ def test_a_query_goes_on_though_the_group_cannot_be_told(
     assert "Permission denied" in warning.message
 
 
-def test_a_bucket_refuses_the_option_by_name(tmp_path: Path) -> None:
-    url = f"file+bucket://{tmp_path}/bucket"
-    with spark_kbatch.open(url, create=True) as bucket:
-        bucket.create_topic("t")
-    options, is_batch = parse_batch_or_stream_options(options_of(url))
-    wanted = r"'commit\.group\.id' is 'app', and .* keeps no consumer groups: it is in a bucket"
+def test_a_group_in_a_bucket_is_where_the_query_is() -> None:
+    objects = AllCounted()
+    bucket = a_bucket(objects, "t", partitions=2)
+    append(bucket, 5)
+    planner = a_run(bucket.address, maxOffsetsPerTrigger="2")
+    objects.taken()
+    end = read_all(planner)
+
+    # The first commit, and the one at the end of the run; those between are not due.
+    assert objects.taken()["create ledger"] == 2
+    append(bucket, 3)
+    assert committed(bucket)[T0][:3] == (5, 8, 3)
+    assert committed(bucket)[T1][:3] == (0, 0, 0)
+    read_all(a_run(bucket.address), end)
+    assert committed(bucket)[T0][:3] == (8, 8, 0)
+
+
+def test_a_brokers_logs_refuse_the_option_by_name(tmp_path: Path) -> None:
+    a_partition(tmp_path / "t-0", {0: batches(0, 1)})
+    options, is_batch = parse_batch_or_stream_options(options_of(str(tmp_path)))
+    wanted = r"'commit\.group\.id' is 'app', and .* keeps no consumer groups: "
 
     ensure_selection_exists(options, is_batch=is_batch)  # for a batch it is no matter
     with pytest.raises(ConfigError, match=wanted):

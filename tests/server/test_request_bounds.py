@@ -1,4 +1,4 @@
-"""Every kind of request has its bounds in docs/server.md, and the worst of its kind holds them.
+"""Every kind of request has its bounds in SECURITY.md, and the worst of its kind holds them.
 
 The server is a process of its own, so that only its memory counts. Times are generous: what they must not be
 is a multiple of what a request names.
@@ -38,8 +38,8 @@ _TIMES = 5
 
 
 def rows() -> dict[ApiKey, list[str]]:
-    """Return the cells of the table in docs/server.md, by api key."""
-    text = (REPOSITORY / "docs" / "server.md").read_text()
+    """Return the cells of the table in SECURITY.md, by api key."""
+    text = (REPOSITORY / "SECURITY.md").read_text()
     table = text.split("<!-- request bounds -->")[1].split("<!-- end of request bounds -->")[0]
     found: dict[ApiKey, list[str]] = {}
     for line in table.strip().splitlines()[2:]:

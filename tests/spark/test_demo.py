@@ -13,6 +13,7 @@ from rich.console import Console
 from spark_kbatch import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.spark import demo
+from tests.support import demo_picture
 
 pytestmark = pytest.mark.spark
 
@@ -34,6 +35,15 @@ def test_the_demos_report_agrees_with_the_log(spark: SparkSession, tmp_path: Pat
             rf"{done} at\W+{warm}.* the second time\W+{cold}.* the first time", shown.getvalue()
         )
     assert f"kbatch topics {report.path}" in shown.getvalue()
+
+    narrow = io.StringIO()
+    demo.show(report, Console(file=narrow, width=demo_picture.COLUMNS))
+    steps = shown.getvalue().partition("\nThe log")[0]
+    pictured = demo_picture.STORED.read_text(encoding="utf-8")
+    # Versions of zstd compress to sizes of their own.
+    on_disk = re.compile(r"(?<= on disk         │ )\d+\.\d")
+    shown_now = demo_picture.shown_of(steps + narrow.getvalue())
+    assert on_disk.sub("", shown_now) == on_disk.sub("", pictured)
 
 
 def test_the_demo_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:

@@ -114,8 +114,12 @@ def test_before_4_2_the_lag_is_refused(reading: Reading, spark: SparkSession) ->
         LagListener(spark)
 
 
-def test_a_query_is_shown_as_a_consumer_group(reading: Reading) -> None:
+@pytest.mark.parametrize("bucket", [False, True], ids=["folder", "bucket"])
+def test_a_query_is_shown_as_a_consumer_group(
+    spark: SparkSession, tmp_path: Path, bucket: bool
+) -> None:
     """With Spark before 4.2, the last micro-batch of a run is committed by the next run."""
+    reading = Reading(spark, tmp_path, bucket=bucket, t=2)
     reading.send("t", *"abc")
     options = {"commit.group.id": "app"}
     reading.run(**options)

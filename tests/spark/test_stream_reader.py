@@ -34,9 +34,13 @@ DEADLINE_S = 120
 class Reading:
     """A query over topics of one cluster, whose micro-batches are collected."""
 
-    def __init__(self, spark: SparkSession, tmp_path: Path, **topics: int) -> None:
-        self.spark, self.path = spark, tmp_path / "cluster"
-        self.checkpoint = tmp_path / "checkpoint"
+    def __init__(
+        self, spark: SparkSession, tmp_path: Path, *, bucket: bool = False, **topics: int
+    ) -> None:
+        self.spark, self.checkpoint = spark, tmp_path / "checkpoint"
+        self.path: Path | str = (
+            f"file+bucket://{tmp_path}/bucket" if bucket else tmp_path / "cluster"
+        )
         self.cluster: Cluster = spark_kbatch.open(str(self.path), create=True)
         for name, partitions in topics.items():
             self.cluster.create_topic(name, partitions=partitions)

@@ -24,6 +24,7 @@ from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.errors import (
     ClosedError,
     ConfigError,
+    GroupIdNotFoundError,
     InvalidTopicError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
@@ -357,6 +358,43 @@ def test_what_a_place_has_not_is_refused_by_one_error(cluster: Cluster) -> None:
         with pytest.raises(ConfigError) as refused:
             use()
         assert cluster._store.why_not in str(refused.value)
+
+
+def test_groups_without_members_commit_offsets_where_a_place_has_groups(cluster: Cluster) -> None:
+    if not cluster.has("groups"):
+        return
+    cluster.create_topic("events", 2)
+    send(cluster, "events", "a", "b", "c")
+    cluster.alter_group_offsets("billing", {NEW: 1, ("events", 1): 0})
+    cluster.alter_group_offsets("audit", {NEW: 3})
+    cluster.alter_group_offsets("billing", {NEW: 2})
+
+    audit, billing = cluster.groups()
+    assert (audit.group_id, billing.group_id) == ("audit", "billing")
+    assert (audit.state, audit.members, audit.lag, billing.lag) == ("Empty", (), 0, 1)
+    assert {tp: one[:3] for tp, one in billing.offsets.items()} == {
+        NEW: (2, 3, 1),
+        ("events", 1): (0, 0, 0),
+    }
+    cluster.delete_group("audit")
+    with pytest.raises(GroupIdNotFoundError, match="'audit' does not exist"):
+        cluster.delete_group("audit")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        cluster.alter_group_offsets("billing", {("none", 0): 1})
+    assert [one.group_id for one in cluster.groups()] == ["billing"]
+
+
+def test_a_topic_that_is_created_again_has_no_offsets_of_groups(cluster: Cluster) -> None:
+    if not cluster.has("groups"):
+        return
+    for name in ("events", "others"):
+        cluster.create_topic(name)
+    cluster.alter_group_offsets("billing", {NEW: 1, ("others", 0): 1})
+    cluster.delete_topic("events")
+    cluster.create_topic("events")
+
+    (billing,) = cluster.groups()
+    assert [*billing.offsets] == [("others", 0)]
 
 
 def test_what_is_sound_is_verified_and_repaired_where_a_place_has_upkeep(cluster: Cluster) -> None:

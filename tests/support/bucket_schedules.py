@@ -2,17 +2,18 @@
 
 Writers stage batches and commit them, as the micro-batches of a query or as jobs of their own, and try again in
 a new process after each crash and each error. New processes begin with what one of two machines knows, which may
-be old, or with nothing; and some commits do not ask what is new first. Two mirrors have one name. Readers read
-everything that comes. The adversary does whatever may happen to a ledger at any time: it moves the horizon and
-deletes what that allows, puts tombstones and takes checkpoints away, replaces data by merged data, moves start
-offsets, writes wrong hints, creates and deletes topics. Beside it, in some schedules, others do
-nothing but merge, or move start offsets.
+be old, or with nothing; and some commits do not ask what is new first. Two mirrors have one name. Consumers commit
+offsets of groups, each of its own, and delete their group now and then. Readers read everything that comes. The
+adversary does whatever may happen to a ledger at any time: it moves the horizon and deletes what that allows, puts
+tombstones and takes checkpoints away, replaces data by merged data, moves start offsets, writes wrong hints, creates
+and deletes topics. Beside it, in some schedules, others do nothing but merge, or move start offsets.
 
 All the while:
 
 - a record that is read at an offset is the same for all readers
 - two processes that have folded the same number of entries have the same state
 - what a reader's newest state refers to is there
+- a consumer finds what it has committed last, unless that is old enough to be dropped
 - no process needs more than a bounded number of requests
 
 In the end, when nothing fails any more:
@@ -20,6 +21,7 @@ In the end, when nothing fails any more:
 - each record that was acknowledged is in the ledger once, and none is in it twice; none of a job that was told
   that nothing is visible
 - offsets are dense, and entries are a chain
+- of each group and partition the last commit counts, and none comes after a later one of the same consumer
 - each writer commits once more, and a new reader reads every record from the start offsets on
 
 `tests.support.draws` has how many are run, and how to repeat one.
@@ -27,6 +29,7 @@ In the end, when nothing fails any more:
 
 from __future__ import annotations
 
+import contextlib
 import random
 import zlib
 from collections.abc import Callable, Iterator
@@ -61,6 +64,7 @@ from spark_kbatch.bucket.extents import (
     unpack_index,
 )
 from spark_kbatch.bucket.garbage import GarbageCollector
+from spark_kbatch.bucket.groups import BucketGroups
 from spark_kbatch.bucket.ledger import KnownLedger, Ledger
 from spark_kbatch.bucket.place import create_cluster
 from spark_kbatch.bucket.sealed import seal
@@ -68,12 +72,14 @@ from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.errors import (
     CommitError,
     CorruptLedgerError,
+    GroupIdNotFoundError,
     KBatchError,
     MirrorFencedError,
     ObjectStoreError,
     OutcomeUnknownError,
     RefusedEntryError,
 )
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.header import increment_sequence
 from tests.support import draws
 from tests.support.simulated_bucket import (
@@ -90,6 +96,7 @@ CLUSTER_ID = "c1" * 16
 TOPICS = {"orders": ("topic-1", 2), "clicks": ("topic-2", 1)}  # id and partitions by name
 ATTEMPTS_MAX = 10  # times the requests of one process, of all that go on after each other
 EXPIRATIONS_MS = [1000, HOUR_MS, 2 * HOUR_MS]  # of producers
+RETENTIONS_MS = [HOUR_MS, 10 * DAY_MS, 100 * DAY_MS]  # of offsets of groups
 
 Step: TypeAlias = Callable[["Process"], object]
 
@@ -216,6 +223,11 @@ class Model:
         self.running = 0  # writers and readers
         self.memory = random.Random(f"memory-{self.seed}")
         self.known: list[KnownLedger | None] = [None, None, None]  # nothing, and by two machines
+        self.of_groups = random.Random(f"groups-{self.seed}")
+        self.retention_ms = self.of_groups.choice(RETENTIONS_MS)
+        self.groups: dict[
+            str, dict[tuple[str, int], int]
+        ] = {}  # offsets, as the last process finds them
 
     def remember(self, known: KnownLedger | None) -> None:
         """Let one of the machines know a ledger."""
@@ -242,6 +254,8 @@ class Model:
             self._spawn(partial(Writer(self, number).run, rng.choice([1, 2, 4])))
         for number in range(rng.choice([0, 0, 2])):
             self._spawn(partial(MirrorWriter(self, 5 + number).run, rng.choice([1, 2])))
+        for number in range(self.of_groups.choice([0, 0, 1, 2])):
+            self._spawn(partial(Consumer(self, number).run, self.of_groups.choice([2, 5])))
         for _ in range(rng.choice([1, 2])):
             self._spawn(partial(Reader(self).run, rng.choice([1, 3])))
         self.simulation.spawn(Adversary(self).run)
@@ -271,7 +285,11 @@ class Model:
         create_cluster(process.objects, CLUSTER_ID, "", self.simulation.sleep)
         expiration_ms = self.rng.choice(EXPIRATIONS_MS)
         process.ledger.start(
-            {"staging.timeout.ms": 7 * DAY_MS, "producer.id.expiration.ms": expiration_ms}
+            {
+                "staging.timeout.ms": 7 * DAY_MS,
+                "producer.id.expiration.ms": expiration_ms,
+                "offsets.retention.ms": self.retention_ms,
+            }
         )
         for name, (topic_id, partitions) in TOPICS.items():
             offsets = tuple(self.rng.choice([0, 0, 10]) for _ in range(partitions))
@@ -287,6 +305,11 @@ class Model:
             Writer(self, 10 + number).run(1, requests_max=200)
         self.read.clear()
         Reader(self).run(1, requests_max=600)
+        state = Process(self, requests_max=200).follow()
+        self.groups = {
+            group: {key: head.offset for key, head in offsets.items()}
+            for group, offsets in state.groups.items()
+        }
 
     # What must hold in the end.
 
@@ -336,11 +359,35 @@ class Model:
         assert whole == {*seen}, "a job is there in part"
         assert self.acknowledged <= by_label.keys(), "an acknowledged record is lost"
         assert not self.denied & jobs, "a job was told that nothing is visible"
+        self._check_groups(entries)
         for key, of_partition in truth.items():
             assert self.read.get(key, {}).items() <= of_partition.items(), "a wrong record was read"
             there = {offset for offset in of_partition if offset >= starts[key]}
             assert there <= self.read.get(key, {}).keys(), "a record was not read"
             assert self.read.get(key, {}).keys() <= there, "a record is back that was deleted"
+
+    def _check_groups(self, entries: list[Entry]) -> None:
+        """Compare what the last process finds with the last commits."""
+        committed: dict[
+            str, dict[tuple[str, int], tuple[int | None, int]]
+        ] = {}  # offsets and times
+        tries: dict[tuple[str, tuple[str, int]], int] = {}
+        for entry in entries:
+            groups = entry.content.groups if isinstance(entry.content, LedgerCommit) else {}
+            for group, rows in groups.items():
+                for topic_id, partition, offset, _ in rows:
+                    key = topic_id, partition
+                    committed.setdefault(group, {})[key] = offset, entry.time_ms
+                    if offset is not None:
+                        number = offset % Consumer.TRIES_MAX
+                        assert tries.get((group, key), -1) < number, "an older commit came later"
+                        tries[group, key] = number
+        for group, offsets in committed.items():
+            found = self.groups.get(group, {})
+            for key, (offset, time_ms) in offsets.items():
+                is_kept = offset is not None and entries[-1].time_ms - time_ms < self.retention_ms
+                assert found.get(key, None if is_kept else offset) == offset, "not the last commit"
+                assert offset is not None or key not in found, "a deleted offset is back"
 
     def _truth(
         self, entries: list[Entry]
@@ -550,6 +597,79 @@ class MirrorWriter(Writer):
         self.model.acknowledged.add(job.label)
         self.batch += 1
         return self.batch >= self.batches
+
+
+class Consumer(Actor):
+    """Someone who commits offsets of a group, by the product's own code, and finds them again."""
+
+    TRIES_MAX = 1000  # the number of the try is an offset's remainder by this
+
+    def __init__(self, model: Model, number: int) -> None:
+        super().__init__(model)
+        self.rng = random.Random(f"group-{number} of {model.seed}")
+        self.group_id, self.tries = f"group-{number}", 0
+        # By partition the offset that was answered last, None for none, and when by the time of entries; unless there was
+        # no answer since.
+        self.answered: dict[TopicPartition, tuple[int | None, int]] = {}
+
+    def run(self, commits: int) -> None:
+        self.commits = commits
+        self.in_new_processes(self.step)
+
+    def step(self, process: Process) -> bool:
+        groups = BucketGroups(_ConsumersLedger(process))  # type: ignore[arg-type]
+        self._ensure_found(process.follow())
+        self.pause()
+        self.tries += 1
+        wanted: dict[TopicPartition, int | None] = {
+            TopicPartition(name, number): self.rng.randrange(1000) * self.TRIES_MAX + self.tries
+            for name, (_, partitions) in TOPICS.items()
+            for number in range(partitions)
+            if self.rng.random() < 0.7
+        }
+        is_deletion = self.rng.random() < 0.2
+        try:
+            if is_deletion:
+                wanted = dict.fromkeys(self.answered)
+                groups.delete(self.group_id)
+            else:
+                groups.alter_offsets(self.group_id, wanted)  # type: ignore[arg-type]
+        except GroupIdNotFoundError:
+            pass
+        except CommitError:  # it may be there or not
+            self.answered = {}
+            return False
+        except (Killed, ObjectStoreError):
+            self.answered = {}
+            raise
+        state = process.ledger.state
+        self.answered |= {tp: (offset, state.time_ms) for tp, offset in wanted.items()}
+        self._ensure_found(state)
+        self.commits -= 1
+        return self.commits <= 0
+
+    def _ensure_found(self, state: LedgerState) -> None:
+        found = state.groups.get(self.group_id, {})
+        for tp, (offset, time_ms) in self.answered.items():
+            head = found.get((TOPICS[tp.topic][0], tp.partition))
+            is_dropped = head is None and state.time_ms - time_ms >= self.model.retention_ms
+            assert is_dropped or (head and head.offset) == offset, f"{tp} is not at {offset}"
+
+
+class _ConsumersLedger:
+    """The ledger of a process as consumers' offsets are committed to it, in the place of a SharedLedger."""
+
+    address = "the bucket"
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    @contextlib.contextmanager
+    def state(self) -> Iterator[LedgerState]:
+        yield self._process.follow()
+
+    def commit(self, propose: Callable[[LedgerState], Content | None], **_: object) -> Entry | None:
+        return self._process.commit(propose)
 
 
 class Reader(Actor):

@@ -7,7 +7,7 @@ regenerates them, and draws the picture of speeds.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 
@@ -29,11 +29,64 @@ from spark_kbatch.options.security import SECURITY_OPTIONS
 from spark_kbatch.options.server import SERVER_OPTIONS
 from spark_kbatch.options.topic import CONFIG_OPTIONS, TOPIC_OPTIONS
 from spark_kbatch.options.write import WRITE_OPTIONS
-from tests.support import request_costs, speeds
+from tests.support import demo_picture, request_costs, speeds
 from tests.support.commands import COMMANDS
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 _HELP_WIDTH = 98  # of a terminal with 100 columns
+
+# Tasks, and the options that one looks for in each.
+READ_TASKS = {
+    "Which topics": "path kafka.bootstrap.servers subscribe subscribePattern assign",
+    "From where to where": """
+        startingOffsets startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy
+        endingOffsets endingTimestamp endingOffsetsByTimestamp failOnDataLoss
+    """,
+    "Which rows and columns": "where includeHeaders isolation.level",
+    "Values and keys as columns": """
+        value.format value.schema value.fields value.subject value.framing
+        key.format key.schema key.subject key.framing
+        mode includeSchemaId includeBytes json.lenient
+    """,
+    "How work is divided among tasks": "minPartitions maxRecordsPerPartition shareTasks",
+    "How a stream reads": """
+        maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay poll.ms commit.group.id
+    """,
+    "Logs that a broker wrote, and limits": "foreign.end max.decompressed.batch.bytes",
+    "Retries with a real cluster": """
+        kafkaConsumer.pollTimeoutMs fetchOffset.numRetries fetchOffset.retryIntervalMs
+    """,
+    "Taken and ignored": "groupIdPrefix",
+}
+WRITE_TASKS = {
+    "Where to": "path kafka.bootstrap.servers topic auto.create.topics.enable",
+    "Columns as values and keys": """
+        value.format value.schema value.subject value.framing value.subject.name.strategy value.record.name
+        key.format key.schema key.subject key.framing key.subject.name.strategy key.record.name
+        auto.register.schemas
+    """,
+    "Which partition": "partitioner.class partitioner.ignore.keys",
+    "Compression and batches": """
+        compression.type compression.gzip.level compression.lz4.level compression.zstd.level
+        batch.size buffer.memory linger.ms
+    """,
+    "A topic that the write creates": """
+        num.partitions replication.factor log.dirs retention.ms retention.bytes cleanup.policy
+        max.message.bytes message.format.version message.timestamp.type message.timestamp.before.max.ms
+        message.timestamp.after.max.ms min.insync.replicas
+    """,
+    "Files of a topic that the write creates": """
+        segment.bytes segment.ms segment.index.bytes index.interval.bytes file.delete.delay.ms
+    """,
+    "Once, not twice": """
+        txnAppId txnVersion delivery.guarantee transactional.id.prefix resolve.micro.batch
+        transaction.timeout.ms transactional.id.expiration.ms exactly.once.driver.bytes
+    """,
+    "Durability": "acks request.timeout.ms flush",
+    "What a job leaves behind": """
+        overwrite.delete.delay.ms staging.retention.ms commits.retention.bytes adopt.min.bytes maintain.ms
+    """,
+}
 
 
 def default_text(option: Option) -> str:
@@ -53,6 +106,17 @@ def options_markdown(known: tuple[Option, ...]) -> str:
         accepts = option.kind.accepts.replace("|", r"\|")
         lines.append(f"| `{option.key}` | {accepts} | {default_text(option)} | {option.text} |")
     return "\n".join(lines)
+
+
+def tasks_markdown(known: tuple[Option, ...], tasks: Mapping[str, str]) -> str:
+    """Return the options by task, each with a heading and a Markdown table."""
+    options = {option.key: option for option in known}
+    named = [key for keys in tasks.values() for key in keys.split()]
+    assert sorted(named) == sorted(options), {*named} ^ {*options}  # each is in one task
+    return "\n\n".join(
+        f"### {task}\n\n{options_markdown(tuple(options[key] for key in keys.split()))}"
+        for task, keys in tasks.items()
+    )
 
 
 def ignored_markdown() -> str:
@@ -87,8 +151,8 @@ def commands_markdown() -> str:
 
 
 GENERATED: dict[tuple[str, str], Callable[[], str]] = {
-    ("options.md", "read options"): lambda: options_markdown(READ_OPTIONS),
-    ("options.md", "write options"): lambda: options_markdown(WRITE_OPTIONS),
+    ("options.md", "read options"): lambda: tasks_markdown(READ_OPTIONS, READ_TASKS),
+    ("options.md", "write options"): lambda: tasks_markdown(WRITE_OPTIONS, WRITE_TASKS),
     ("options.md", "topic settings"): lambda: options_markdown(
         tuple(option for option in CONFIG_OPTIONS if option not in TOPIC_OPTIONS)
     ),
@@ -103,7 +167,7 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("command-line.md", "commands"): commands_markdown,
     ("testing.md", "plugin options"): plugin_options_markdown,
     ("performance.md", "speeds"): speeds.speeds_markdown,
-    ("bucket.md", "costs"): request_costs.costs_markdown,
+    ("bucket-operations.md", "costs"): request_costs.costs_markdown,
     ("server.md", "server options"): lambda: options_markdown(SERVER_OPTIONS),
 }
 
@@ -114,8 +178,9 @@ def section(name: str) -> re.Pattern[str]:
 
 
 def rewrite() -> None:
-    """Regenerate every part, and the picture."""
+    """Regenerate every part, and the pictures."""
     speeds.PICTURE.write_text(speeds.drawn(), encoding="utf-8")
+    demo_picture.PICTURE.write_text(demo_picture.drawn(), encoding="utf-8")
     for (page, name), generate in GENERATED.items():
         path = DOCS / page
         text = f"<!-- {name} -->\n{generate()}\n<!-- end -->"

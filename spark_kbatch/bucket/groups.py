@@ -1,0 +1,152 @@
+"""The consumer groups of a cluster in a bucket: the offsets that they have committed.
+
+No group has members here, as nothing runs that would look after them. What a group commits is an
+entry of the ledger, or several for many partitions. The state has the last offset of each group and
+partition, until it is older than `offsets.retention.ms` by the times of entries. Offsets belong to
+a topic's id: they go with the topic, and one that is created again has none.
+
+Each checkpoint has all offsets of all groups, so there is a bound on how many there are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+from spark_kbatch.bucket.entries import CommittedGroupOffset, LedgerCommit
+from spark_kbatch.bucket.reading import topic_id_of
+from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.bucket.state import LedgerState
+from spark_kbatch.errors import ConfigError, GroupIdNotFoundError, RefusedEntryError
+from spark_kbatch.model import ConsumerGroup, TopicPartition
+from spark_kbatch.store.groups import committed, with_ends
+
+GROUP_ID_CHARACTERS_MAX = 255
+OFFSETS_MAX = 100_000  # of all groups together: 6 MB of each checkpoint
+
+_WRITER = "group"  # as which entries name it
+# Even with the longest ids of topics and of a group an entry of so many is below ENTRY_BYTES_MAX.
+_OFFSETS_OF_ENTRY = 2500
+_COMMIT_AGE_MAX_MS = 1000  # of the state that is written to, for which no news is asked then
+
+
+class BucketGroups:
+    """The consumer groups of one cluster in a bucket; a `store.Groups`. Thread-safe."""
+
+    def __init__(self, ledger: SharedLedger) -> None:
+        """Set up for a cluster, by its ledger."""
+        self._ledger = ledger
+
+    def groups(self) -> list[ConsumerGroup]:
+        """Return all groups, sorted by id, with offsets, ends and lag as of one moment."""
+        with self._ledger.state() as state:
+            names = {topic_id: topic.name for topic_id, topic in state.topics.items()}
+            found = [
+                ConsumerGroup(
+                    group_id,
+                    "Empty",
+                    protocol_type="",
+                    protocol="",
+                    generation=0,
+                    members=(),
+                    offsets={
+                        TopicPartition(names[topic_id], partition): committed(*head)
+                        for (topic_id, partition), head in of_group.items()
+                    },
+                )
+                for group_id, of_group in sorted(state.groups.items())
+            ]
+            return with_ends(found, functools.partial(_ends, state))
+
+    def committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """Return the offsets at which a group goes on; none if there is no such group."""
+        with self._ledger.state() as state:
+            return {
+                TopicPartition(state.topics[topic_id].name, partition): head.offset
+                for (topic_id, partition), head in state.groups.get(group_id, {}).items()
+            }
+
+    def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets of a group, which need not exist.
+
+        Those of more than 2,500 partitions are several entries, of which an error may leave the
+        first ones.
+
+        Raises:
+            ConfigError: the id has more than GROUP_ID_CHARACTERS_MAX characters.
+            UnknownTopicOrPartitionError: a partition does not exist.
+            RefusedEntryError: there would be more than OFFSETS_MAX offsets of groups.
+            Other errors, as `Ledger.commit`.
+        """
+        if len(group_id) > GROUP_ID_CHARACTERS_MAX:
+            raise ConfigError(
+                f"the id of a consumer group has {len(group_id)} characters; in a bucket it has at "
+                f"most {GROUP_ID_CHARACTERS_MAX}"
+            )
+
+        wanted = sorted(offsets.items())
+
+        def rows(state: LedgerState) -> list[CommittedGroupOffset]:
+            found = [
+                CommittedGroupOffset(topic_id_of(state, tp.topic), tp.partition, offset, "")
+                for tp, offset in wanted
+            ]
+            for one in found:  # all of them, before the first entry is written
+                state.partition(one.topic_id, one.partition)
+            self._ensure_room(state, group_id, found)
+            return found
+
+        self._commit(group_id, rows, len(wanted))
+
+    def delete(self, group_id: str) -> None:
+        """Delete a group, with the offsets that it has now.
+
+        Raises:
+            GroupIdNotFoundError: there is no such group.
+            Other errors, as `Ledger.commit`.
+        """
+        with self._ledger.state() as state:
+            held = sorted(state.groups.get(group_id, ()))
+        if not held:
+            raise GroupIdNotFoundError(group_id, self._ledger.address)
+        rows = [CommittedGroupOffset(*key, None, "") for key in held]
+        self._commit(group_id, lambda _: rows, len(rows))
+
+    def _commit(
+        self,
+        group_id: str,
+        rows: Callable[[LedgerState], Sequence[CommittedGroupOffset]],
+        count: int,
+    ) -> None:
+        """Write `count` rows as one entry, or several; what is to be deleted may be gone by now."""
+        for first in range(0, count, _OFFSETS_OF_ENTRY):
+
+            def propose(state: LedgerState, first: int = first) -> LedgerCommit | None:
+                held = state.groups.get(group_id, {})
+                some = tuple(
+                    one
+                    for one in rows(state)[first : first + _OFFSETS_OF_ENTRY]
+                    if one.offset is not None or one[:2] in held
+                )
+                return LedgerCommit(groups={group_id: some}) if some else None
+
+            self._ledger.commit(propose, by=_WRITER, max_age_ms=_COMMIT_AGE_MAX_MS)
+
+    def _ensure_room(
+        self, state: LedgerState, group_id: str, rows: Sequence[CommittedGroupOffset]
+    ) -> None:
+        """Raise RefusedEntryError if all groups together would have more than OFFSETS_MAX."""
+        held = state.groups.get(group_id, {})
+        count = sum(map(len, state.groups.values())) + sum(one[:2] not in held for one in rows)
+        if count > OFFSETS_MAX:
+            raise RefusedEntryError(
+                f"the consumer groups of {self._ledger.address} would have {count} offsets, and may "
+                f"have {OFFSETS_MAX}: delete those that are not needed with `kbatch groups delete`"
+            )
+
+
+def _ends(state: LedgerState, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    return {
+        tp: state.partition(state.topic_ids[tp.topic], tp.partition).next_offset
+        for tp in partitions
+    }
