@@ -52,7 +52,6 @@ _WITHOUT_MEMBERS = {"Empty", "Dead", ""}  # states; empty where a broker does no
 
 @click.command(
     epilog=examples(
-        "kbatch groups my-cluster",
         "kbatch groups broker:9092 billing",
         "kbatch groups /mnt/backup/kafka-logs --json",
     )
