@@ -45,7 +45,7 @@ from spark_kbatch.options.security import (
 
 _PORT_MAX = 65_535
 _SERVER = re.compile(
-    r"(?:[A-Za-z_]+://)?(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9_][A-Za-z0-9_.\-]*):(?P<port>\d{1,5})"
+    r"(?:(?P<scheme>[A-Za-z_]+)://)?(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9_][A-Za-z0-9_.\-]*):(?P<port>\d{1,5})"
 )
 _SERVERS_ACCEPTED = (
     "HOST:PORT, such as localhost:9092 or [::1]:9092, or several separated by commas"
@@ -70,6 +70,8 @@ def _bootstrap_servers(key: str, value: str) -> tuple[str, ...]:
     if not is_address(value):
         kinds.refuse(key, value, _SERVERS_ACCEPTED)
     found = [_SERVER.fullmatch(one.strip()) for one in value.split(",") if one.strip()]
+    if any(one and str(one["scheme"]).lower() in ("http", "https") for one in found):
+        kinds.refuse(key, value, _SERVERS_ACCEPTED, ", and a Kafka broker speaks no HTTP")
     servers = [f"{one['host']}:{one['port']}" for one in found if one]
     if any(not 1 <= host_and_port(one)[1] <= _PORT_MAX for one in servers):
         kinds.refuse(key, value, f"ports from 1 to {_PORT_MAX}")

@@ -52,6 +52,23 @@ def test_folder_is_not_an_address(text: str) -> None:
     assert not is_address(text)
 
 
+@pytest.mark.parametrize("text", ["http://localhost:9092", "h:1,HTTPS://h:9092"])
+def test_an_address_of_http_is_refused_by_name(text: str) -> None:
+    for refused in (lambda: spark_kbatch.connect(text), lambda: spark_kbatch.open(text)):
+        with pytest.raises(
+            ConfigError, match=r"a Kafka broker speaks no HTTP; accepted: HOST:PORT"
+        ):
+            refused()
+    with pytest.raises(ConfigError, match="a Kafka broker speaks no HTTP"):
+        parse_cluster_options({"kafka.bootstrap.servers": text})
+
+
+@pytest.mark.parametrize("text", ["kafka+ssl://h:9096", "http://h:9092/topics", "kafka://h/t"])
+def test_a_url_that_is_no_place_says_how_a_real_cluster_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="a real cluster is HOST:PORT alone"):
+        spark_kbatch.open(text)
+
+
 def test_an_address_is_no_path() -> None:
     with pytest.raises(ConfigError, match="and no path"):
         parse_write_options({"path": "host:9092", "topic": "t"})
