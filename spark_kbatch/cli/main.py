@@ -25,8 +25,8 @@ from spark_kbatch.cli.stopping import interrupts_told
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import LogFormatter, log_level, visible
 
-# Every command by its subject: its module in this package, its name there, and its first line of help. A run imports
-# the module of its command alone, and the help of `kbatch` none.
+# Every command by its subject: its module in this package, its name there, and its first line of
+# help. A run imports the module of its command alone, and the help of `kbatch` none.
 _SUBJECTS = {
     "Topics": {
         "topics": ("topics", "topics", "List topics, with their total records and bytes."),

@@ -1,4 +1,4 @@
-"""The commands and options of kcat, Kafka's console tools and others, and ours in their place, for errors.
+"""Commands and options of kcat, Kafka's console tools and others, and ours in their place.
 
 Source: kcat's manual page, kcat(1); Kafka tools/.../ConsoleConsumerOptions.java, ConsoleProducer.java,
 TopicCommand.java, ConfigCommand.java, consumer/group/ConsumerGroupCommandOptions.java.
@@ -50,23 +50,25 @@ OF_ALL = {
 _WORDS = {
     "`kbatch topics`": "ls ll list list-topics dir show-topics topic ping kafka-topics",
     "`kbatch topics` for topics, `kbatch log-dirs` for disks, `kbatch describe` for a bucket, "
-    "`kbatch verify` for whether all is well": "status stat stats info health metrics du df size show "
-    "inspect kafka-log-dirs",
+    "`kbatch verify` for whether all is well": "status stat stats info health metrics du df size "
+    "show inspect kafka-log-dirs",
     "`kbatch create-topic`": "create add new mk mkdir touch init make-topic new-topic",
     "`kbatch create-partitions`": "grow partitions add-partitions",
     "`kbatch alter-topic`": "alter set config configs configure edit update kafka-configs",
     "`kbatch describe-topic`": "settings get-config describe-topics",
-    "`kbatch delete-topic`, `kbatch delete-records`, or `kbatch groups delete`": "rm del delete drop "
-    "remove rmdir",
+    "`kbatch delete-topic`, `kbatch delete-records`, or `kbatch groups delete`": "rm del delete "
+    "drop remove rmdir",
     "`kbatch delete-records`": "truncate purge clear kafka-delete-records",
     "`kbatch produce`": "put write send pub publish producer append insert load import push "
     "console-producer kafka-console-producer",
-    "`kbatch consume`": "cat read get print head consumer fetch pull records messages view peek kcat "
-    "kafkacat console-consumer kafka-console-consumer",
-    "`kbatch consume --follow`, or `kbatch consume --last N`": "tail watch follow stream sub subscribe",
+    "`kbatch consume`": "cat read get print head consumer fetch pull records messages view peek "
+    "kcat kafkacat console-consumer kafka-console-consumer",
+    "`kbatch consume --follow`, or `kbatch consume --last N`": "tail watch follow stream sub "
+    "subscribe",
     "`kbatch consume --where CONDITION`": "grep find search query filter select sql",
     "`kbatch offsets`": "offset get-offsets seek kafka-get-offsets",
-    "`kbatch groups`": "group list-groups lag consumers members consumer-groups kafka-consumer-groups",
+    "`kbatch groups`": "group list-groups lag consumers members consumer-groups "
+    "kafka-consumer-groups",
     "`kbatch groups reset`": "reset reset-offsets",
     "`kbatch serve`": "server start run broker up daemon listen kafka-server-start",
     "Ctrl+C for `kbatch serve`, which has no other end": "stop down kill kafka-server-stop",
@@ -74,8 +76,8 @@ _WORDS = {
     "mirror-maker connect-mirror-maker",
     "`kbatch export`": "save download convert extract to-parquet",
     "`kbatch history`, or `kbatch ledger` for a bucket": "log commits jobs transactions audit",
-    "`kbatch gc`, or `kbatch maintain` for a bucket": "clean cleanup vacuum optimize compact expire "
-    "retention merge",
+    "`kbatch gc`, or `kbatch maintain` for a bucket": "clean cleanup vacuum optimize compact "
+    "expire retention merge",
     "`kbatch verify`": "fsck validate test doctor scrub",
     "`kbatch repair`": "fix rebuild",
     "`kbatch dump`": "dump-log segments hexdump kafka-dump-log",
@@ -180,7 +182,8 @@ OURS: dict[str, dict[str, str]] = {
         "--reset-offsets": _THIS_MODE,
         "--to": "--to-earliest, --to-latest, --to-offset N or --to-datetime TIME",
         "--to-current": "nothing: without a reset it stays there",
-        "--shift-by": "nothing that moves by a number: --to-offset N is the offset itself, for all partitions; `kbatch groups PATH GROUP` shows where each is",
+        "--shift-by": "nothing that moves by a number: --to-offset N is the offset itself, for all "
+        "partitions; `kbatch groups PATH GROUP` shows where each is",
         "--by-duration": "--to-datetime TIME",
         "--all-topics": "nothing: without --topic all that the group has are moved",
     },
@@ -204,7 +207,7 @@ OURS: dict[str, dict[str, str]] = {
 
 
 def no_such_command(word: str, commands: Iterable[str]) -> str:
-    """Return what to say of a word that is no command: the command that does it here, or the nearest one."""
+    """Return what to say of a word that is no command: what it is here, or the nearest one."""
     name = word.lower().replace("_", "-").removesuffix(".sh").removesuffix(".bat")
     ours = COMMANDS_OF_OTHERS.get(name)
     near = nearest(name, commands)

@@ -205,8 +205,8 @@ def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str | N
 def ensure_goes_with(path: str, client: Mapping[str, str]) -> None:
     """Refuse command options that do not fit PATH, such as client settings with a folder.
 
-    Of a real cluster, servers that all refuse connections are waited for only for some seconds, as a person waits;
-    a command that follows new records waits as any client.
+    Of a real cluster, servers that all refuse connections are waited for only for some seconds, as a
+    person waits; a command that follows new records waits as any client.
 
     Raises:
         click.UsageError: names the option.
@@ -219,7 +219,7 @@ def ensure_goes_with(path: str, client: Mapping[str, str]) -> None:
                 "--foreign-end is for a broker's log dir, not for a real cluster"
             )
         if not click.get_current_context().params.get("follow"):
-            from spark_kbatch.remote.client import ensure_not_refused  # noqa: PLC0415  of a real cluster alone
+            from spark_kbatch.remote.client import ensure_not_refused  # noqa: PLC0415  for these alone
 
             ensure_not_refused(parse_client_options(path, client), _REFUSED_MS)
     elif client and not bucket_scheme(path):

@@ -55,7 +55,7 @@ def number(low: int, high: int = INT_MAX, accepts: str = "") -> OptionKind[int]:
 
 
 def _without_unit(key: str, text: str) -> str:
-    """Return what a number with a unit, such as 7d, is in the unit of an option; empty for any other text."""
+    """Return what a number with a unit, such as 7d, is in that of an option; else nothing."""
     found = _QUANTITY.fullmatch(text)
     for name, (unit, sizes) in _UNITS.items() if found else ():
         size = sizes.get(found[2].lower()) if found and re.search(name, key) else None

@@ -196,6 +196,8 @@ def path_or_cluster_of(
 ) -> tuple[str, ClusterOptions | None]:
     """Return the path that options name and None, or an empty path and the options of a real cluster.
 
+    An address as path, as in `load("host:9092")`, is that of a real cluster.
+
     Args:
         given: the options, matched with those that are known.
         options: the same, as they were given.
@@ -204,11 +206,13 @@ def path_or_cluster_of(
         ConfigError: they name neither; or the options of the cluster are not accepted.
     """
     servers, path = (str(given.get(key) or "") for key in ("kafka.bootstrap.servers", "path"))
+    if not servers and is_address(path):
+        options, servers, path = {**options, "kafka.bootstrap.servers": path}, path, ""
     if path or not is_address(servers):
         if is_address(path):
             raise ConfigError(
-                f"path is {path!r}, which looks like the address of a real cluster: give that in the option "
-                f"'kafka.bootstrap.servers', and no path; a folder of this name is './{path}'"
+                f"path is {path!r}, the address of a real cluster, and the option "
+                f"'kafka.bootstrap.servers' is {servers!r}: give one of them; a folder of this name is './{path}'"
             )
         return path_of(given), None
     return "", parse_cluster_options(options)

@@ -59,15 +59,17 @@ _STRATEGIES: tuple[Strategy, ...] = (
 )
 # Arguments of `Cluster.read` besides these options, and what other words for them are here.
 READ_ARGUMENTS = tuple(
-    "partitions start end last columns text isolation_level max_decompressed_batch_bytes registry where".split()
+    "partitions start end last columns text isolation_level max_decompressed_batch_bytes registry "
+    "where".split()
 )
 _MEANT = {
-    "start: an offset, a datetime, 'earliest' or 'latest'": "offset offsets from_offset starting_offsets "
-    "auto_offset_reset begin timestamp from_time since seek",
+    "start: an offset, a datetime, 'earliest' or 'latest'": "offset offsets from_offset "
+    "starting_offsets auto_offset_reset begin timestamp from_time since seek",
     "end: an offset, a datetime or 'latest'": "until stop to to_offset ending_offsets to_time",
     "last, the last records of each partition, or where, such as where='offset < 5'": "limit max "
     "max_records max_messages count n head tail",
-    "cluster.follow(...), a loop over new records": "follow group group_id timeout timeout_ms stream",
+    "cluster.follow(...), a loop over new records": "follow group group_id timeout "
+    "timeout_ms stream",
     "value_format with value_schema": "schema format json",
     "where, such as where=\"key = 'a'\"": "filter key keys",
 }

@@ -78,8 +78,8 @@ def bootstrap_nodes(options: ClusterOptions) -> list[Node]:
 def ensure_not_refused(options: ClusterOptions, within_ms: int) -> None:
     """Wait as long as each bootstrap server refuses connections, but not longer than `within_ms`.
 
-    For callers whose user waits: a client goes on for `default.api.timeout.ms`, as a broker may be starting. Whatever
-    else is wrong with a server is left to the client.
+    For callers whose user waits: a client goes on for `default.api.timeout.ms`, as a broker may be
+    starting. Whatever else is wrong with a server is left to the client.
 
     Raises:
         DisconnectedError: each of them refuses.
