@@ -24,9 +24,14 @@ import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.cli.parameters import client_properties_given, properties_of
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.opening.stores import cluster_to_write, open_for_reading, open_reader
+from spark_kbatch.opening.stores import (
+    cluster_to_write,
+    ensure_not_refused,
+    open_for_reading,
+    open_reader,
+)
 from spark_kbatch.options.paths import bucket_scheme, is_in_memory
-from spark_kbatch.options.remote import is_address, parse_client_options
+from spark_kbatch.options.remote import is_address
 from spark_kbatch.terminal import visible
 
 PATH_VARIABLE = "KBATCH_PATH"
@@ -219,9 +224,7 @@ def ensure_goes_with(path: str, client: Mapping[str, str]) -> None:
                 "--foreign-end is for a broker's log dir, not for a real cluster"
             )
         if not click.get_current_context().params.get("follow"):
-            from spark_kbatch.remote.client import ensure_not_refused  # noqa: PLC0415  for these alone
-
-            ensure_not_refused(parse_client_options(path, client), _REFUSED_MS)
+            ensure_not_refused(path, client, within_ms=_REFUSED_MS)
     elif client and not bucket_scheme(path):
         raise click.UsageError(
             f"--command-config and -X are for a real cluster, HOST:PORT, or a bucket; {path!r} is a folder"

@@ -56,11 +56,10 @@ def number(low: int, high: int = INT_MAX, accepts: str = "") -> OptionKind[int]:
 
 def _without_unit(key: str, text: str) -> str:
     """Return what a number with a unit, such as 7d, is in that of an option; else nothing."""
-    found = _QUANTITY.fullmatch(text)
-    for name, (unit, sizes) in _UNITS.items() if found else ():
-        size = sizes.get(found[2].lower()) if found and re.search(name, key) else None
-        if size:
-            return f"; it is in {unit}: {text} is {int(found[1]) * size}"
+    if found := _QUANTITY.fullmatch(text):
+        for name, (unit, sizes) in _UNITS.items():
+            if re.search(name, key) and found[2].lower() in sizes:
+                return f"; it is in {unit}: {text} is {int(found[1]) * sizes[found[2].lower()]}"
     return ""
 
 
