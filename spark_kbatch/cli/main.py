@@ -130,7 +130,7 @@ class _Commands(click.Group):
             args = [" ".join(args[:2]), *args[2:]]
         is_known = args[0] in _COMMANDS or args[0].startswith("-") or ctx.resilient_parsing
         if not is_known:
-            raise click.UsageError(no_such_command(args[0], _COMMANDS), ctx)
+            raise click.UsageError(no_such_command(args, _COMMANDS), ctx)
         from spark_kbatch.cli.paths import with_path  # noqa: PLC0415  as all that commands need
 
         name, command, words = super().resolve_command(ctx, args)

@@ -6,7 +6,7 @@ TopicCommand.java, ConfigCommand.java, consumer/group/ConsumerGroupCommandOption
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 
 import click
 
@@ -206,14 +206,17 @@ OURS: dict[str, dict[str, str]] = {
 }  # by command
 
 
-def no_such_command(word: str, commands: Iterable[str]) -> str:
-    """Return what to say of a word that is no command: what it is here, or the nearest one."""
+def no_such_command(words: Sequence[str], commands: Collection[str]) -> str:
+    """Return what to say of words of which the first is no command: what it is here, or the nearest."""
+    word, *others = words
     name = word.lower().replace("_", "-").removesuffix(".sh").removesuffix(".bat")
     ours = COMMANDS_OF_OTHERS.get(name)
     near = nearest(name, commands)
     hint = f"did you mean `kbatch {near}`?" if near else "`kbatch --help` lists all commands"
     if ours:
         hint = f"here it is {ours}"
+    elif others and others[0] in commands:
+        hint = f"the command comes first: `kbatch {others[0]} {word}`"
     return f"No such command {word!r}; {hint}"
 
 

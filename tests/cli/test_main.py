@@ -755,6 +755,7 @@ def test_a_mode_of_kcat_is_answered_by_a_command() -> None:
         ("help topics", "here it is `kbatch --help`"),
         ("topcis", "did you mean `kbatch topics`?"),
         ("consum", "did you mean `kbatch consume`?"),
+        ("./topic topics", "the command comes first: `kbatch topics ./topic`"),
         ("zzz", "`kbatch --help` lists all commands"),
         ("ev\x1b[2Jil", r"'ev\x1b[2Jil'"),
     ],
