@@ -149,9 +149,6 @@ def _parse_format(
     """Parse the format string that a user gives for records into its literal bytes and fields."""
     if text is None:
         return None
-    if "%" not in text:
-        ours = _NO_FORMATS.get(text.strip().lower(), _NO_FORMATS["json"])
-        raise click.BadParameter(f"{text!r} names no field, such as %v; {ours}")
     parts: list[bytes | Kind] = []
     for found in _PIECE.finditer(text):
         kind, escape = found["kind"], found["escape"]
@@ -170,6 +167,9 @@ def _parse_format(
             parts.append(_ESCAPES[escape])
         else:
             parts.append(found["text"].encode(errors="surrogateescape"))
+    if "%" not in text:
+        ours = _NO_FORMATS.get(text.strip().lower(), _NO_FORMATS["json"])
+        raise click.BadParameter(f"{text!r} names no field, such as %v; {ours}")
     return parts
 
 
