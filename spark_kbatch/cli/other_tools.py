@@ -207,7 +207,7 @@ OURS: dict[str, dict[str, str]] = {
 
 
 def no_such_command(words: Sequence[str], commands: Collection[str]) -> str:
-    """Return what to say of words of which the first is no command: what it is here, or the nearest."""
+    """Return what to say of words whose first is no command: what it is here, or the nearest."""
     word, *others = words
     name = word.lower().replace("_", "-").removesuffix(".sh").removesuffix(".bat")
     ours = COMMANDS_OF_OTHERS.get(name)

@@ -210,8 +210,8 @@ def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str | N
 def ensure_goes_with(path: str, client: Mapping[str, str]) -> None:
     """Refuse command options that do not fit PATH, such as client settings with a folder.
 
-    Of a real cluster, servers that all refuse connections are waited for only for some seconds, as a
-    person waits; a command that follows new records waits as any client.
+    Of a real cluster, servers that all refuse connections are waited for only for some seconds, as
+    a person waits; a command that follows new records waits as any client.
 
     Raises:
         click.UsageError: names the option.

@@ -212,7 +212,8 @@ def path_or_cluster_of(
         if is_address(path):
             raise ConfigError(
                 f"path is {path!r}, the address of a real cluster, and the option "
-                f"'kafka.bootstrap.servers' is {servers!r}: give one of them; a folder of this name is './{path}'"
+                f"'kafka.bootstrap.servers' is {servers!r}: give one of them; a folder of this name "
+                f"is './{path}'"
             )
         return path_of(given), None
     return "", parse_cluster_options(options)

@@ -112,8 +112,8 @@ def main(path: str | None = None, *, console: Console | None = None) -> Report:
     replaces the log of an earlier run.
 
     Raises:
-        ConfigError: the folder holds something else, or the flights or Java are not installed; all of
-            this is looked for before Spark starts.
+        ConfigError: the folder holds something else, or the flights or Java are not installed; this
+            is found before Spark starts.
         KBatchError: the rows that came back from the log differ from the input.
     """
     console = console or Console()

@@ -21,8 +21,8 @@ Requests of transactions are for clients only, and stop before the versions in w
 epoch of its own (KIP-890), as Produce does if it is of a transaction: version 11,
 `PRODUCE_MAX_VERSION_OF_TRANSACTIONS`. Version 0 of SaslHandshake goes with tokens outside of the protocol,
 so our client needs SaslAuthenticate too.
-ConsumerGroupHeartbeat and SaslHandshake are only refused: without the first librdkafka waits for ever, and without
-the second it says by itself that there is no SASL, so that no log has it. The assignment in its
+ConsumerGroupHeartbeat and SaslHandshake are only refused: without the first librdkafka waits for
+ever, and without the second it says by itself that there is no SASL, so that no log has it. The assignment in its
 response is null, a structure of which -1 is all there is.
 
 Source: Kafka clients/src/main/resources/common/message.
