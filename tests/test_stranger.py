@@ -237,7 +237,7 @@ def test_the_help_of_each_command_is_what_the_page_shows(
 ) -> None:
     page = (REPOSITORY / "docs" / "command-line.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"^## kbatch ([\w-]+)\n\n```text\n(.*?)```$", page, re.MULTILINE | re.DOTALL))  # fmt: skip
-    commands = stranger.run("kbatch", "--help", folder=tmp_path).stdout.partition("Commands:")[2]
+    commands = stranger.run("kbatch", "--help", folder=tmp_path).stdout.partition("Topics:")[2]
     assert set(re.findall(r"^  ([\w-]+)", commands, re.MULTILINE)) == set(shown)
 
     for name, text in shown.items():

@@ -78,6 +78,13 @@ _KINDS = {
     "K": Kind.KEY_SIZE,
     "S": Kind.VALUE_SIZE,
 }
+# What is said of a --format that is none, by what was meant.
+_NO_FORMATS = {
+    "json": "--json prints JSON lines, --raw values alone",
+    "csv": "`kbatch export` writes CSV",
+    "parquet": "`kbatch export` writes Parquet",
+    **dict.fromkeys(("avro", "string", "binary"), "--value-format says what values are"),
+}
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "\\": b"\\"}
 _PIECE = re.compile(
     r"%(?P<kind>.?)|\\x(?P<byte>[0-9a-fA-F]{2})|\\(?P<escape>.?)|(?P<text>[^%\\]+)", re.DOTALL
@@ -160,6 +167,9 @@ def _parse_format(
             parts.append(_ESCAPES[escape])
         else:
             parts.append(found["text"].encode(errors="surrogateescape"))
+    if "%" not in text:
+        ours = _NO_FORMATS.get(text.strip().lower(), _NO_FORMATS["json"])
+        raise click.BadParameter(f"{text!r} names no field, such as %v; {ours}")
     return parts
 
 

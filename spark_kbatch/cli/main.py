@@ -20,50 +20,71 @@ from typing import Any
 import click
 
 from spark_kbatch import __version__
-from spark_kbatch.cli.other_tools import in_our_words
+from spark_kbatch.cli.other_tools import in_our_words, no_such_command
 from spark_kbatch.cli.stopping import interrupts_told
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import LogFormatter, log_level, visible
 
-# Every command: its module in this package, its name there, and its first line of help. A run imports the module of
-# its command alone, and the help of `kbatch` none.
-_COMMANDS = {
-    "topics": ("topics", "topics", "List topics, with their total records and bytes."),
-    "describe-topic": ("topics", "describe_topic", "Show settings of topics, and their defaults."),
-    "create-topic": ("topics", "create_topic", "Create TOPIC."),
-    "create-partitions": (
-        "topics", "create_partitions", "Add partitions to TOPIC, up to TOTAL in all."
-    ),
-    "alter-topic": ("topics", "alter_topic", "Change settings of TOPIC, and print all of them."),
-    "delete-topic": ("topics", "delete_topic", "Delete topics with all their records."),
-    "produce": ("producing", "produce", "Write records from files or stdin to TOPIC."),
-    "consume": ("consuming", "consume", "Print records of topics."),
-    "offsets": ("groups", "offsets", "Find offsets of TOPIC by time, or of a consumer group."),
-    "schemas": ("schemas", "schemas", "Show a topic's schemas in a registry, with their ids."),
-    "schemas infer": ("schemas", "infer", "Print a DDL for a sample of the JSON in TOPIC."),
-    "delete-records": (
-        "topics", "delete_records", "Delete the first records of partitions of TOPIC."
-    ),
-    "export": ("exporting", "export", "Copy TOPIC into FILE, or a broker's log dir."),
-    "groups": ("groups", "groups", "List consumer groups, and how far each is behind."),
-    "groups reset": ("groups", "reset", "Move the offsets of a consumer GROUP."),
-    "groups delete": ("groups", "delete", "Delete consumer GROUPs, with their offsets."),
-    "serve": ("serving", "serve", "Serve a cluster to any Kafka client."),
-    "mirror": ("mirroring", "mirror", "Copy TOPICs to another cluster, exactly once, in order."),
-    "history": ("upkeep", "history", "List commits of Spark jobs, newest first."),
-    "gc": ("upkeep", "gc", "Delete expired segments and abandoned files."),
-    "maintain": ("buckets", "maintain", "Merge small objects of a bucket, and delete garbage."),
-    "describe": ("buckets", "describe", "Show what there is in a bucket."),
-    "upgrade": ("buckets", "upgrade", "Let writers use the newest format in a bucket."),
-    "check": ("buckets", "check", "Try what the store of a bucket lets you do."),
-    "ledger": ("buckets", "ledger", "List what has happened in a bucket, newest first."),
-    "verify": ("upkeep", "verify", "Check everything that is stored, and change nothing."),
-    "repair": ("upkeep", "repair", "Repair damaged logs, and report what was done."),
-    "recover": ("buckets", "recover", "Recover a cluster from a replica of its bucket."),
-    "log-dirs": ("upkeep", "log_dirs", "Show log dirs: their state, and what they hold."),
-    "dump": ("dumping", "dump", "Show the contents of a log's FILEs."),
-    "demo": ("demo", "demo", "Write, read and check a year of flights with Spark."),
+# Every command by its subject: its module in this package, its name there, and its first line of
+# help. A run imports the module of its command alone, and the help of `kbatch` none.
+_SUBJECTS = {
+    "Topics": {
+        "topics": ("topics", "topics", "List topics, with their total records and bytes."),
+        "describe-topic": (
+            "topics", "describe_topic", "Show settings of topics, and their defaults."
+        ),
+        "create-topic": ("topics", "create_topic", "Create TOPIC."),
+        "create-partitions": (
+            "topics", "create_partitions", "Add partitions to TOPIC, up to TOTAL in all."
+        ),
+        "alter-topic": (
+            "topics", "alter_topic", "Change settings of TOPIC, and print all of them."
+        ),
+        "delete-topic": ("topics", "delete_topic", "Delete topics with all their records."),
+    },
+    "Records": {
+        "produce": ("producing", "produce", "Write records from files or stdin to TOPIC."),
+        "consume": ("consuming", "consume", "Print records of topics."),
+        "offsets": ("groups", "offsets", "Find offsets of TOPIC by time, or of a consumer group."),
+        "schemas": ("schemas", "schemas", "Show a topic's schemas in a registry, with their ids."),
+        "schemas infer": ("schemas", "infer", "Print a DDL for a sample of the JSON in TOPIC."),
+        "delete-records": (
+            "topics", "delete_records", "Delete the first records of partitions of TOPIC."
+        ),
+        "export": ("exporting", "export", "Copy TOPIC into FILE, or a broker's log dir."),
+        "mirror": (
+            "mirroring", "mirror", "Copy TOPICs to another cluster, exactly once, in order."
+        ),
+    },
+    "Consumer groups": {
+        "groups": ("groups", "groups", "List consumer groups, and how far each is behind."),
+        "groups reset": ("groups", "reset", "Move the offsets of a consumer GROUP."),
+        "groups delete": ("groups", "delete", "Delete consumer GROUPs, with their offsets."),
+    },
+    "Server": {
+        "serve": ("serving", "serve", "Serve a cluster to any Kafka client."),
+    },
+    "Upkeep of folders": {
+        "verify": ("upkeep", "verify", "Check everything that is stored, and change nothing."),
+        "repair": ("upkeep", "repair", "Repair damaged logs, and report what was done."),
+        "gc": ("upkeep", "gc", "Delete expired segments and abandoned files."),
+        "log-dirs": ("upkeep", "log_dirs", "Show log dirs: their state, and what they hold."),
+        "history": ("upkeep", "history", "List commits of Spark jobs, newest first."),
+        "dump": ("dumping", "dump", "Show the contents of a log's FILEs."),
+    },
+    "Buckets": {
+        "describe": ("buckets", "describe", "Show what there is in a bucket."),
+        "check": ("buckets", "check", "Try what the store of a bucket lets you do."),
+        "maintain": ("buckets", "maintain", "Merge small objects of a bucket, and delete garbage."),
+        "ledger": ("buckets", "ledger", "List what has happened in a bucket, newest first."),
+        "upgrade": ("buckets", "upgrade", "Let writers use the newest format in a bucket."),
+        "recover": ("buckets", "recover", "Recover a cluster from a replica of its bucket."),
+    },
+    "Demo": {
+        "demo": ("demo", "demo", "Write, read and check a year of flights with Spark."),
+    },
 }  # fmt: skip
+_COMMANDS = {name: one for commands in _SUBJECTS.values() for name, one in commands.items()}
 
 
 class _Commands(click.Group):
@@ -90,15 +111,16 @@ class _Commands(click.Group):
         return found
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing any."""
-        room = formatter.width - 6 - max(map(len, _COMMANDS))
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [
-                    (name, click.Command(name, help=text).get_short_help_str(room))
-                    for name, (_module, _name, text) in _COMMANDS.items()
-                ]
-            )
+        """Write the commands by subject, without importing any."""
+        longest = max(map(len, _COMMANDS))
+        room = formatter.width - 6 - longest
+        for subject, commands in _SUBJECTS.items():
+            rows = [
+                (name.ljust(longest), click.Command(name, help=text).get_short_help_str(room))
+                for name, (_module, _name, text) in commands.items()
+            ]
+            with formatter.section(subject):
+                formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -106,6 +128,9 @@ class _Commands(click.Group):
         """Find the command to run, and add a default PATH to its arguments where PATH is left out."""
         if " ".join(args[:2]) in _COMMANDS:  # of two words
             args = [" ".join(args[:2]), *args[2:]]
+        is_known = args[0] in _COMMANDS or args[0].startswith("-") or ctx.resilient_parsing
+        if not is_known:
+            raise click.UsageError(no_such_command(args, _COMMANDS), ctx)
         from spark_kbatch.cli.paths import with_path  # noqa: PLC0415  as all that commands need
 
         name, command, words = super().resolve_command(ctx, args)

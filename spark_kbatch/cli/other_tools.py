@@ -1,4 +1,4 @@
-"""The options of kcat and of Kafka's console tools, and ours in their place, for the error that names them.
+"""Commands and options of kcat, Kafka's console tools and others, and ours in their place.
 
 Source: kcat's manual page, kcat(1); Kafka tools/.../ConsoleConsumerOptions.java, ConsoleProducer.java,
 TopicCommand.java, ConfigCommand.java, consumer/group/ConsumerGroupCommandOptions.java.
@@ -6,7 +6,11 @@ TopicCommand.java, ConfigCommand.java, consumer/group/ConsumerGroupCommandOption
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import click
+
+from spark_kbatch.options.option import nearest
 
 _PATH = "the first argument: PATH, or HOST:PORT of a real cluster"
 _TOPIC = "the argument TOPIC"
@@ -42,6 +46,46 @@ OF_ALL = {
     "--execute": "nothing: without --dry-run it is done",
     **_IN_COMMANDS,
 }
+# Words that people try as commands, by what they are here.
+_WORDS = {
+    "`kbatch topics`": "ls ll list list-topics dir show-topics topic ping kafka-topics",
+    "`kbatch topics` for topics, `kbatch log-dirs` for disks, `kbatch describe` for a bucket, "
+    "`kbatch verify` for whether all is well": "status stat stats info health metrics du df size "
+    "show inspect kafka-log-dirs",
+    "`kbatch create-topic`": "create add new mk mkdir touch init make-topic new-topic",
+    "`kbatch create-partitions`": "grow partitions add-partitions",
+    "`kbatch alter-topic`": "alter set config configs configure edit update kafka-configs",
+    "`kbatch describe-topic`": "settings get-config describe-topics",
+    "`kbatch delete-topic`, `kbatch delete-records`, or `kbatch groups delete`": "rm del delete "
+    "drop remove rmdir",
+    "`kbatch delete-records`": "truncate purge clear kafka-delete-records",
+    "`kbatch produce`": "put write send pub publish producer append insert load import push "
+    "console-producer kafka-console-producer",
+    "`kbatch consume`": "cat read get print head consumer fetch pull records messages view peek "
+    "kcat kafkacat console-consumer kafka-console-consumer",
+    "`kbatch consume --follow`, or `kbatch consume --last N`": "tail watch follow stream sub "
+    "subscribe",
+    "`kbatch consume --where CONDITION`": "grep find search query filter select sql",
+    "`kbatch offsets`": "offset get-offsets seek kafka-get-offsets",
+    "`kbatch groups`": "group list-groups lag consumers members consumer-groups "
+    "kafka-consumer-groups",
+    "`kbatch groups reset`": "reset reset-offsets",
+    "`kbatch serve`": "server start run broker up daemon listen kafka-server-start",
+    "Ctrl+C for `kbatch serve`, which has no other end": "stop down kill kafka-server-stop",
+    "`kbatch mirror`, or `kbatch export`": "copy cp mv backup restore sync replicate clone migrate "
+    "mirror-maker connect-mirror-maker",
+    "`kbatch export`": "save download convert extract to-parquet",
+    "`kbatch history`, or `kbatch ledger` for a bucket": "log commits jobs transactions audit",
+    "`kbatch gc`, or `kbatch maintain` for a bucket": "clean cleanup vacuum optimize compact "
+    "expire retention merge",
+    "`kbatch verify`": "fsck validate test doctor scrub",
+    "`kbatch repair`": "fix rebuild",
+    "`kbatch dump`": "dump-log segments hexdump kafka-dump-log",
+    "`kbatch schemas`": "schema registry subjects",
+    "`kbatch --help`, or `kbatch COMMAND --help`": "help commands usage man",
+    "`kbatch --version`": "version",
+}
+COMMANDS_OF_OTHERS = {word: ours for ours, words in _WORDS.items() for word in words.split()}
 _SETTINGS = {
     "--add-config": "--config KEY=VALUE",
     "--delete-config": "`kbatch alter-topic --reset KEY`",
@@ -138,7 +182,8 @@ OURS: dict[str, dict[str, str]] = {
         "--reset-offsets": _THIS_MODE,
         "--to": "--to-earliest, --to-latest, --to-offset N or --to-datetime TIME",
         "--to-current": "nothing: without a reset it stays there",
-        "--shift-by": "nothing: --to-offset N is one offset for all partitions, and moves by none",
+        "--shift-by": "nothing that moves by a number: --to-offset N is the offset itself, for all "
+        "partitions; `kbatch groups PATH GROUP` shows where each is",
         "--by-duration": "--to-datetime TIME",
         "--all-topics": "nothing: without --topic all that the group has are moved",
     },
@@ -151,8 +196,28 @@ OURS: dict[str, dict[str, str]] = {
         "--override": "--config KEY=VALUE",
         "--num-partitions": "--partitions N",
         "--set": "--config KEY=VALUE",
+        **dict.fromkeys(
+            ("--port", "-p", "--host", "--address", "--bind", "--listeners", "--bootstrap-server"),
+            "--listen HOST:PORT",
+        ),
+        **dict.fromkeys(("--advertised-listeners", "--advertised-host"), "--advertise HOST:PORT"),
+        **dict.fromkeys(("-d", "--daemon", "--background"), "nothing: it runs until Ctrl+C"),
     },
 }  # by command
+
+
+def no_such_command(words: Sequence[str], commands: Collection[str]) -> str:
+    """Return what to say of words whose first is no command: what it is here, or the nearest."""
+    word, *others = words
+    name = word.lower().replace("_", "-").removesuffix(".sh").removesuffix(".bat")
+    ours = COMMANDS_OF_OTHERS.get(name)
+    near = nearest(name, commands)
+    hint = f"did you mean `kbatch {near}`?" if near else "`kbatch --help` lists all commands"
+    if ours:
+        hint = f"here it is {ours}"
+    elif others and others[0] in commands:
+        hint = f"the command comes first: `kbatch {others[0]} {word}`"
+    return f"No such command {word!r}; {hint}"
 
 
 def answers_of(command: str, own: set[str]) -> dict[str, str]:

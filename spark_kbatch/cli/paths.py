@@ -24,12 +24,18 @@ import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.cli.parameters import client_properties_given, properties_of
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.opening.stores import cluster_to_write, open_for_reading, open_reader
+from spark_kbatch.opening.stores import (
+    cluster_to_write,
+    ensure_not_refused,
+    open_for_reading,
+    open_reader,
+)
 from spark_kbatch.options.paths import bucket_scheme, is_in_memory
 from spark_kbatch.options.remote import is_address
 from spark_kbatch.terminal import visible
 
 PATH_VARIABLE = "KBATCH_PATH"
+_REFUSED_MS = 5000
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -204,8 +210,12 @@ def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str | N
 def ensure_goes_with(path: str, client: Mapping[str, str]) -> None:
     """Refuse command options that do not fit PATH, such as client settings with a folder.
 
+    Of a real cluster, servers that all refuse connections are waited for only for some seconds, as
+    a person waits; a command that follows new records waits as any client.
+
     Raises:
         click.UsageError: names the option.
+        DisconnectedError: each of the servers refuses connections.
     """
     if is_address(path):
         given = click.get_current_context().get_parameter_source("foreign_end")
@@ -213,6 +223,8 @@ def ensure_goes_with(path: str, client: Mapping[str, str]) -> None:
             raise click.UsageError(
                 "--foreign-end is for a broker's log dir, not for a real cluster"
             )
+        if not click.get_current_context().params.get("follow"):
+            ensure_not_refused(path, client, within_ms=_REFUSED_MS)
     elif client and not bucket_scheme(path):
         raise click.UsageError(
             f"--command-config and -X are for a real cluster, HOST:PORT, or a bucket; {path!r} is a folder"

@@ -38,6 +38,7 @@ from spark_kbatch.options.values import (
     COLUMNS,
     NO_VALUE_OPTIONS,
     PERMISSIVE,
+    READ_ARGUMENTS,
     ColumnOptions,
     ValueOptions,
     parse_value_keywords,
@@ -374,16 +375,24 @@ def _pinned_json(
     return PinnedJson(column, kind, options.lenient)
 
 
-def read_as(text: Any, registry: Any, keywords: Mapping[str, Any], topics: Any) -> TypedColumns:
+def read_as(
+    text: Any,
+    registry: Any,
+    keywords: Mapping[str, Any],
+    topics: Any,
+    own: Sequence[str] = READ_ARGUMENTS,
+) -> TypedColumns:
     """Return what the arguments of a read in Python make of keys and values.
 
     Args:
         text: whether keys and values without a format are text: True, False or "replace".
         registry, keywords: as for `parse_value_keywords`.
         topics: that are read, from which a subject follows; a pattern names none.
+        own: the other arguments of the read, for the error about an unknown one.
 
     Raises:
         ConfigError: an argument is not accepted.
+        TypeError: an argument is unknown.
         SchemaRegistryError: as `pinned`.
     """
     if not isinstance(text, bool) and (not isinstance(text, str) or text != "replace"):
@@ -391,7 +400,7 @@ def read_as(text: Any, registry: Any, keywords: Mapping[str, Any], topics: Any) 
     columns = PinnedColumns()
     if keywords or registry is not None:
         names = [] if isinstance(topics, re.Pattern) else arguments.topic_names("topics", topics)
-        columns = pinned(parse_value_keywords(registry, keywords, names))
+        columns = pinned(parse_value_keywords(registry, keywords, names, own=own))
     typed = columns.typed(remedy=IN_ARGUMENTS)
     if not text:
         return typed

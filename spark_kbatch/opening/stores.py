@@ -54,6 +54,16 @@ def is_of_real_cluster(address: StrPath) -> bool:
     return isinstance(address, str) and is_address(address) and not Path(address).exists()
 
 
+def ensure_not_refused(address: str, client: Mapping[str, Any], *, within_ms: int) -> None:
+    """Raise DisconnectedError if all servers of a real cluster refuse connections for so long.
+
+    For callers whose user waits; raises the errors of `parse_client_options` too.
+    """
+    from spark_kbatch.remote.client import ensure_not_refused  # noqa: PLC0415  for these alone
+
+    ensure_not_refused(parse_client_options(address, client), within_ms)
+
+
 @translating
 def open_store(
     address: StrPath | ClusterOptions,

@@ -14,6 +14,17 @@ from spark_kbatch.model import INT_MAX, LONG_MAX
 
 _T_co = TypeVar("_T_co", covariant=True)
 _Word = TypeVar("_Word", bound=str)
+# A number with a unit, as other programs take it, such as 7d or 64 MB; not months.
+_QUANTITY = re.compile(r"([0-9]{1,12})\s*(?!mo)(mil|ms|[a-z])[a-z]*", re.IGNORECASE)
+_OF_TIME = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}  # in seconds
+_UNITS = {
+    r"[._]ms$": ("milliseconds", {"ms": 1, "mil": 1} | {u: s * 1000 for u, s in _OF_TIME.items()}),
+    r"[._]minutes$": ("minutes", {u: s // 60 for u, s in _OF_TIME.items() if s >= 60}),
+    r"bytes|memory|(batch|request)[._]size$": (
+        "bytes",
+        {u: 1 << 10 * n for n, u in enumerate("bkmgt")},
+    ),
+}  # by what ends the names of options
 _DOTTED_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -36,11 +47,20 @@ def number(low: int, high: int = INT_MAX, accepts: str = "") -> OptionKind[int]:
     def parse(key: str, value: str) -> int:
         text = value.strip()
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not low <= int(text) <= high:
-            refuse(key, value, f"a whole number from {low} to {high}")
+            refuse(key, value, f"a whole number from {low} to {high}{_without_unit(key, text)}")
         return int(text)
 
     shown = f"{low} to {high}" if high < LONG_MAX else f"{low} or more"
     return OptionKind(parse, accepts or shown)
+
+
+def _without_unit(key: str, text: str) -> str:
+    """Return what a number with a unit, such as 7d, is in that of an option; else nothing."""
+    if found := _QUANTITY.fullmatch(text):
+        for name, (unit, sizes) in _UNITS.items():
+            if re.search(name, key) and found[2].lower() in sizes:
+                return f"; it is in {unit}: {text} is {int(found[1]) * sizes[found[2].lower()]}"
+    return ""
 
 
 def one_of(*words: _Word, later: Sequence[str] = ()) -> OptionKind[_Word]:

@@ -114,7 +114,7 @@ def repr_of(options: Any) -> str:
 
 
 # fmt: off
-PATH = Option("path", kinds.any_text("a folder, or a bucket's URL"), None, "The cluster's folder, as given to `save`, `load` or `start`. Absolute, or relative to the driver's working directory; may start with `file:`, or with `~` for the home folder of the driver's user. Driver and executors must share it. Or the URL of a [bucket](bucket.md), such as `s3://BUCKET/PREFIX`.")
+PATH = Option("path", kinds.any_text("a folder, or a bucket's URL"), None, "The cluster's folder, as given to `save`, `load` or `start`. Absolute, or relative to the driver's working directory; may start with `file:`, or with `~` for the home folder of the driver's user. Driver and executors must share it. Or the URL of a [bucket](bucket.md), such as `s3://BUCKET/PREFIX`; or HOST:PORT of a real cluster, as `kafka.bootstrap.servers`.")
 BOOTSTRAP = Option("kafka.bootstrap.servers", kinds.any_text("HOST:PORT, more of them separated by commas; or a folder: `/...`, `./...` or `file:...`; or a bucket's URL"), None, "Servers of a real cluster, to ask first: they name all others. A folder, or a bucket's URL, is used as `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")
 # fmt: on
 

@@ -14,6 +14,7 @@ StrPath = str | os.PathLike[str]
 
 _NAME_BYTES_MAX = 255
 _MEMORY = "memory://"
+_NETWORK = ("http", "kafka", "tcp", "ssl", "tls", "plaintext", "sasl")  # how such schemes start
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 FILE_BUCKET, MEMORY_BUCKET = "file+bucket", "memory+bucket"  # for tests
@@ -49,10 +50,11 @@ def absolute_path(path: StrPath, name: str = "path") -> Path:
     scheme = _SCHEME.match(text)
     if scheme:
         if scheme[1].lower() != "file":
+            is_network = scheme[1].lower().startswith(_NETWORK)
             raise ConfigError(
                 f"path {text!r} has the scheme {scheme[1]!r}; a cluster must be on a POSIX file system "
                 "that driver and executors share: give a folder, such as /data/events or "
-                "file:/data/events"
+                f"file:/data/events{'; a real cluster is HOST:PORT alone' * is_network}"
             )
         named = _path_of_file_uri(text)
     if not named.strip():

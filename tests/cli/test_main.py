@@ -714,7 +714,11 @@ def test_consume_leaves_out_what_transactions_aborted_unless_it_is_asked_for(
         (["groups", "--to-earliest"], "`kbatch groups reset`"),
         (["groups reset", "--execute"], "without --dry-run it is done"),
         (["groups reset", "--to", "1729842000000"], "--to-offset N or --to-datetime TIME"),
+        (["groups reset", "--shift-by", "-5"], "nothing that moves by a number"),
         (["groups delete", "--group", "g"], "GROUP"),
+        (["serve", "--port", "9092"], "--listen HOST:PORT"),
+        (["serve", "--host", "0.0.0.0"], "--listen HOST:PORT"),
+        (["serve", "--advertised-listeners", "h:1"], "--advertise HOST:PORT"),
     ],
     ids=lambda words: " ".join(words[:2]) if isinstance(words, list) else "",
 )
@@ -734,6 +738,72 @@ def test_a_mode_of_kcat_is_answered_by_a_command() -> None:
     done = CliRunner().invoke(cli, ["-L", "-b", "broker:9092"])
     assert done.exit_code == 2
     assert "No such option: -L; here it is `kbatch topics`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("ls", "here it is `kbatch topics`"),
+        ("list-topics cluster", "here it is `kbatch topics`"),
+        ("LIST_TOPICS", "here it is `kbatch topics`"),
+        ("status", "`kbatch verify` for whether all is well"),
+        ("rm cluster events", "here it is `kbatch delete-topic`, `kbatch delete-records`"),
+        ("cat events", "here it is `kbatch consume`"),
+        ("tail -f events", "here it is `kbatch consume --follow`"),
+        ("kafka-topics.sh --list", "here it is `kbatch topics`"),
+        ("kafka-console-producer", "here it is `kbatch produce`"),
+        ("help topics", "here it is `kbatch --help`"),
+        ("topcis", "did you mean `kbatch topics`?"),
+        ("consum", "did you mean `kbatch consume`?"),
+        ("./topic topics", "the command comes first: `kbatch topics ./topic`"),
+        ("zzz", "`kbatch --help` lists all commands"),
+        ("ev\x1b[2Jil", r"'ev\x1b[2Jil'"),
+    ],
+)
+def test_a_word_that_is_no_command_is_answered_by_the_command_that_does_it(
+    words: str, said: str
+) -> None:
+    done = CliRunner().invoke(cli, words.split(" "))
+
+    assert done.exit_code == 2
+    told = " ".join(done.stderr.split())
+    assert f"No such command {words.split(' ')[0]!r}; " in told
+    assert said in told
+
+
+def test_words_of_other_tools_are_no_commands_and_what_answers_them_is() -> None:
+    assert not other_tools.COMMANDS_OF_OTHERS.keys() & COMMANDS.keys()
+    for answer in other_tools.COMMANDS_OF_OTHERS.values():
+        for words in re.findall(r"`kbatch ([a-z -]+?)(?: -| [A-Z]|`)", answer):
+            assert words.strip() in {*COMMANDS, "--help", "--version"}
+
+
+def test_commands_are_listed_by_subject() -> None:
+    told = CliRunner().invoke(cli, ["--help"]).stdout
+    subjects = re.findall(r"^([A-Z][a-z ]+):", told.partition("Options:")[2], re.MULTILINE)
+    assert subjects == [
+        "Topics", "Records", "Consumer groups", "Server", "Upkeep of folders", "Buckets", "Demo",
+    ]  # fmt: skip
+    assert set(re.findall(r"^  ([a-z][a-z -]+?)  ", told, re.MULTILINE)) == COMMANDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("json", "--json prints JSON lines"),
+        ("JSONL", "--json prints JSON lines"),
+        ("csv", "`kbatch export` writes CSV"),
+        ("avro", "--value-format says what values are"),
+        (r"a\n", "names no field, such as %v"),
+    ],
+)
+def test_a_format_of_records_that_names_no_field_is_refused(
+    path: Path, text: str, said: str
+) -> None:
+    done = CliRunner().invoke(cli, ["consume", str(path), "events", "--format", text])
+    assert done.exit_code == 2
+    assert said in " ".join(done.stderr.split())
+    assert not done.stdout
 
 
 def test_an_answer_of_the_table_is_for_no_option_that_the_command_has() -> None:
@@ -778,9 +848,10 @@ def test_the_help_of_a_command_ends_with_examples_that_it_takes(name: str) -> No
         for part in example.split(" | "):
             program, *words = shlex.split(part.partition(" < ")[0])
             assert program == "kbatch"
-            found, of, rest = cli.resolve_command(click.Context(cli), words)
+            outer = click.Context(cli, **cli.context_settings)
+            found, of, rest = cli.resolve_command(outer, words)
             assert of is not None
-            with of.make_context(found, rest):
+            with of.make_context(found, rest, parent=outer):
                 pass
         assert f"kbatch {name} " in f"{example} "
 

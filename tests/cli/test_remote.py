@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_kbatch import Cluster
+from spark_kbatch.cli import paths
 from spark_kbatch.cli.main import cli
-from spark_kbatch.errors import ConfigError, KBatchError
+from spark_kbatch.errors import (
+    ConfigError,
+    DisconnectedError,
+    KBatchError,
+    RequestTimedOutError,
+)
 from spark_kbatch.remote.client import close_idle_clients
 from tests.support import builders, stored_groups
 
@@ -244,3 +253,49 @@ def test_a_partition_without_a_leader_is_listed_at_once(
         ]
     finally:
         close_idle_clients()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["topics"], ["consume", "t"], ["groups"], ["produce", "t"], ["export", "t", "t.csv"],
+     ["create-topic", "t"], ["describe-topic", "t"], ["offsets", "t"]],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_servers_that_refuse_connections_are_not_waited_for_a_minute(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "_REFUSED_MS", 300)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        began_s = time.monotonic()
+        done = kbatch(
+            words[0], f"{address},{address.replace('127.0.0.1', 'localhost')}", *words[1:]
+        )
+
+    assert isinstance(done.exception, DisconnectedError)
+    assert f"no connection to {address},localhost:" in str(done.exception)
+    assert "connection refused: no broker listens there" in str(done.exception)
+    assert time.monotonic() - began_s < 30  # of the 60 that a client goes on for
+
+
+def test_a_server_that_starts_meanwhile_is_waited_for(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    cluster = builders.a_cluster(tmp_path, topics={"events": 1})
+    with cluster, ThreadPoolExecutor(1) as beside:
+        listed = beside.submit(kbatch, "topics", f"127.0.0.1:{port}", "--json")
+        time.sleep(0.5)
+        with cluster.serve("127.0.0.1", port):
+            assert [one["topic"] for one in objects_of(listed.result())] == ["events"]
+
+
+def test_new_records_are_followed_as_any_client_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "_REFUSED_MS", 0)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        short = ["-X", "default.api.timeout.ms=500"]
+        done = kbatch("consume", address, "t", "--follow", *short)
+    assert isinstance(done.exception, RequestTimedOutError)

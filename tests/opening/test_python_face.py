@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import pickle
 import shutil
@@ -25,6 +26,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.option import PATH
+from spark_kbatch.options.values import READ_ARGUMENTS
 from spark_kbatch.options.write import parse_write_options
 from tests.support import builders
 
@@ -566,3 +568,34 @@ def test_the_module_docstring_is_short_and_shows_use() -> None:
     assert "spark_kbatch.open(" in spark_kbatch.__doc__
     assert len(spark_kbatch.__doc__.splitlines()) < 30
     assert "transaction/coordinator" not in spark_kbatch.__doc__
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("offset", "here it is start: "),
+        ("from_offset", "here it is start: "),
+        ("timestamp", "here it is start: "),
+        ("limit", "here it is last, "),
+        ("max_records", "here it is last, "),
+        ("follow", r"here it is cluster\.follow\(\.\.\.\)"),
+        ("group", r"here it is cluster\.follow\(\.\.\.\)"),
+        ("starts", r"did you mean 'start'\?"),
+        ("partition", r"did you mean 'partitions'\?"),
+        ("value_fromat", r"did you mean 'value_format'\?"),
+        ("zzz", "options are: partitions, start, end, last, columns, text, .* value_format, "),
+    ],
+)
+def test_a_word_that_a_read_does_not_take_is_answered_by_its_own(
+    cluster: Cluster, word: str, said: str
+) -> None:
+    wrong: dict[str, Any] = {word: 5}
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{word}'; {said}"):
+        cluster.read("events", **wrong)
+
+
+def test_the_arguments_of_a_read_that_errors_name_are_those_that_it_has() -> None:
+    kinds = inspect.signature(Cluster.read).parameters.values()
+    assert [one.name for one in kinds if one.kind is one.KEYWORD_ONLY] == [
+        name for name in inspect.signature(Cluster.read).parameters if name in READ_ARGUMENTS
+    ]

@@ -11,6 +11,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.remote import (
     ClusterOptions,
     is_address,
@@ -52,9 +53,38 @@ def test_folder_is_not_an_address(text: str) -> None:
     assert not is_address(text)
 
 
+def test_an_address_in_the_place_of_a_path_is_a_real_cluster() -> None:
+    written = parse_write_options({"path": "h:1, h:2", "topic": "t", "kafka.client.id": "me"})
+    assert written.path == ""
+    assert written.cluster == parse_cluster_options(
+        {"kafka.bootstrap.servers": "h:1,h:2", "kafka.client.id": "me"}
+    )
+    read = parse_read_options({"path": "[::1]:9092", "subscribe": "t"})
+    assert (read.path, str(read.cluster)) == ("", "[::1]:9092")
+    assert parse_read_options({"path": "./h:1", "subscribe": "t"}).cluster is None
+
+
+@pytest.mark.parametrize("text", ["http://localhost:9092", "h:1,HTTPS://h:9092"])
+def test_an_address_of_http_is_refused_by_name(text: str) -> None:
+    for refused in (lambda: spark_kbatch.connect(text), lambda: spark_kbatch.open(text)):
+        with pytest.raises(
+            ConfigError, match=r"a Kafka broker speaks no HTTP; accepted: HOST:PORT"
+        ):
+            refused()
+    with pytest.raises(ConfigError, match="a Kafka broker speaks no HTTP"):
+        parse_cluster_options({"kafka.bootstrap.servers": text})
+
+
+@pytest.mark.parametrize("text", ["kafka+ssl://h:9096", "http://h:9092/topics", "kafka://h/t"])
+def test_a_url_that_is_no_place_says_how_a_real_cluster_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="a real cluster is HOST:PORT alone"):
+        spark_kbatch.open(text)
+
+
 def test_an_address_is_no_path() -> None:
-    with pytest.raises(ConfigError, match="and no path"):
-        parse_write_options({"path": "host:9092", "topic": "t"})
+    for path, servers in (("host:9092", "b:1"), ("host:9092", "/data")):
+        with pytest.raises(ConfigError, match=r"give one of them; a folder .* is '\./host:9092'"):
+            parse_write_options({"path": path, "kafka.bootstrap.servers": servers, "topic": "t"})
     with pytest.raises(ConfigError, match=r"spark_kbatch.connect\('host:9092'\)"):
         spark_kbatch.open("host:9092", create=True)
 

@@ -320,6 +320,8 @@ def test_an_unknown_argument_is_a_type_error_as_everywhere_in_python() -> None:
         parse_value_keywords(None, {"value_fromat": "avro"}, ["orders"])
     with pytest.raises(TypeError, match="options are: value_format, "):
         parse_value_keywords(None, {"zzz": 1}, ["orders"])
+    with pytest.raises(TypeError, match="options are: value_format, "):
+        parse_value_keywords(None, {"offset": 1}, ["orders"])
 
 
 def test_a_schema_may_lie_in_several_files_and_have_comments(tmp_path: Path) -> None:

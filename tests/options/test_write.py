@@ -175,7 +175,7 @@ def test_an_option_that_is_no_topics_is_refused_there() -> None:
         pytest.param("", id="empty"),
         pytest.param("many", id="a word"),
         pytest.param("1.5", id="a fraction"),
-        pytest.param("16k", id="a unit"),
+        pytest.param("16q", id="an unknown unit"),
         pytest.param("1e6", id="an exponent"),
         pytest.param("1_000_000", id="an underscore"),
         pytest.param("0x1000000", id="hexadecimal"),

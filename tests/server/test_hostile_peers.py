@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import http.client
 import random
+import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from confluent_kafka import Producer
 
 from spark_kbatch import Cluster
+from spark_kbatch.server.peers import warn_once
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.framing import SIZE
@@ -20,6 +26,7 @@ from spark_kbatch.wire.protocol import (
     ApiVersionsRequest,
     CreateTopicsRequest,
     MetadataRequest,
+    SaslHandshakeRequest,
 )
 from tests.support import builders
 from tests.support.raw_clients import (
@@ -129,6 +136,65 @@ def test_bytes_that_are_not_a_request_end_their_connection(server: Server, data:
         assert client.is_closed_by_server()
 
     ensure_answers(server)
+
+
+def test_a_client_of_another_protocol_is_named_in_the_log_once(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_once.cache_clear()
+    address = ("127.0.0.1", server.port)
+    for _ in range(3):
+        with pytest.raises(OSError), socket.create_connection(address, timeout=60) as plain:  # noqa: PT011  a reset, or an end
+            ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
+        for method in ("GET", "POST"):
+            asked = http.client.HTTPConnection(*address, timeout=60)
+            asked.request(method, "/metrics")
+            with pytest.raises((http.client.HTTPException, OSError)):
+                asked.getresponse()
+            asked.close()
+
+    ensure_answers(server)
+    told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert [one.partition(", ")[0] for one in told] == [
+        "client at 127.0.0.1: it speaks TLS",
+        "client at 127.0.0.1: it speaks HTTP; this server answers Kafka's clients alone",
+    ]
+    assert "security.protocol=PLAINTEXT" in told[0]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_sasl_is_refused_as_by_a_broker_without_it_and_named_in_the_log_once(
+    server: Server, caplog: pytest.LogCaptureFixture, version: int
+) -> None:
+    warn_once.cache_clear()
+    for _ in range(3):
+        with RawClient(server) as client:
+            body = SaslHandshakeRequest(mechanism="PLAIN")
+            answer = client.ask(ApiKey.SASL_HANDSHAKE, version, body)
+            assert (answer.error_code, answer.mechanisms) == (ErrorCode.ILLEGAL_SASL_STATE, [])
+
+    told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert len(told) == 1
+    assert "it asks for SASL" in told[0]
+
+
+def test_a_client_with_sasl_fails_and_the_log_says_why(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_once.cache_clear()
+    errors: list[str] = []
+    settings: dict[str, Any] = {
+        "bootstrap.servers": server.bootstrap_servers, "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p", "log_level": 0,
+        "error_cb": lambda error: errors.append(str(error)),
+    }  # fmt: skip
+    producer = Producer(settings)
+    until_s = time.monotonic() + 60
+    while not errors and time.monotonic() < until_s:
+        producer.poll(0.5)
+
+    assert "SASL" in errors[0]
+    assert "it asks for SASL, and this server has no users" in caplog.text
 
 
 @pytest.mark.parametrize("seed", range(3))

