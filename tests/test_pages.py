@@ -1,4 +1,4 @@
-"""What a reader sees of the site, on a telephone and on a desk: `make pages` runs this, with Chromium."""
+"""Nothing of the site is cut off, on a telephone and on a desk: `make pages` runs this, with Chromium."""
 
 from __future__ import annotations
 
