@@ -40,7 +40,7 @@ PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
 SHOWN_TWICE := $(if $(SPARK),,--deselect tests/test_notebooks.py::test_notebook_runs_and_shows_what_it_is_stored_with)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-spark soak lowest interop parity fuzz lint format docs dist stranger bench bench-check bench-bucket bench-kafka notebooks clean java
+.PHONY: help demo test test-fast test-spark soak lowest interop parity fuzz lint format docs pages dist stranger bench bench-check bench-bucket bench-kafka notebooks clean java
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
@@ -101,6 +101,10 @@ docs: $(INSTALLED) ## Regenerate what docs/ has from the code, and build the sit
 	$(PY) -m tests.support.generated_docs
 	$(PY) -m sphinx --quiet --fail-on-warning --keep-going -c docs/site . build/site
 	@echo "The site is in build/site: open build/site/index.html"
+
+pages: $(INSTALLED) ## Look at all pages of the site in Chromium: nothing is cut off, on a telephone and on a desk
+	@sh conf/ensure-chromium.sh > /dev/null
+	$(PYTEST) -m interop tests/test_pages.py
 
 bench: java $(INSTALLED) ## Measure the speed of encoding, decoding, writing and reading
 	$(PYTEST) -s tests/benchmarks --ignore=tests/benchmarks/bench_kafka.py --ignore=tests/benchmarks/bench_bucket.py --ignore=tests/benchmarks/bench_values.py -o python_files='bench_*.py' -o python_functions='bench_*'

@@ -54,6 +54,28 @@ def ensure_java(path: Path, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
+@pytest.mark.parametrize(
+    ("there", "answer"),
+    [("chromium", (0, "chromium\n")), ("google-chrome", (0, "google-chrome\n")), ("sh", (1, ""))],
+)
+def test_chromium_is_taken_from_the_path_and_where_none_can_be_installed_it_says_so(
+    there: str, answer: tuple[int, str], tmp_path: Path
+) -> None:
+    a_command(tmp_path, "id", "echo 0")
+    a_command(tmp_path, there, "exit 0")
+
+    done = subprocess.run(
+        ["/bin/sh", str(CONF / "ensure-chromium.sh")],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == answer
+    assert ("none could be installed" in done.stderr) == (answer[0] != 0)
+
+
 def test_spark_defaults_say_why_and_name_a_log_configuration_that_exists() -> None:
     lines = (CONF / "spark-defaults.conf").read_text().splitlines()
     for before, line in pairwise(lines):

@@ -1,0 +1,76 @@
+// Run by tests/support/browser.py in a page of its own. ASKED has the pages of a site and the widths of windows.
+"use strict";
+
+const LETTERS_MIN = 9.5; // pixels, of words in pictures
+
+// Shows a page in a frame of this width, and returns its document once it is laid out.
+async function shown(page, width) {
+  const frame = document.createElement("iframe");
+  frame.style.cssText = `width: ${width}px; height: 900px; border: 0`;
+  const loaded = new Promise((resolve) => (frame.onload = resolve));
+  frame.src = page;
+  document.body.replaceChildren(frame);
+  await loaded;
+  await frame.contentDocument.fonts.ready;
+  return frame.contentDocument;
+}
+
+function words(element) {
+  const text = (element.innerText || element.getAttribute("src") || "").trim().split("\n")[0].slice(0, 60);
+  return `${element.tagName.toLowerCase()} "${text}"`;
+}
+
+// What is wider than the box that it scrolls in, or is cut by. What may be read sideways says so by a class.
+function cut(article, view) {
+  const found = [];
+  for (const element of article.querySelectorAll("*")) {
+    const style = view.getComputedStyle(element);
+    const beyond = element.scrollWidth - element.clientWidth;
+    if (style.overflowX !== "visible" && style.display !== "inline" && element.clientWidth > 1 && beyond > 1) {
+      found.push(`${words(element)} has ${beyond} pixels that are not seen`);
+    }
+  }
+  return found;
+}
+
+// What makes the whole page wider than the window.
+function beyond(article, width) {
+  const wide = [...article.querySelectorAll("*")].filter((one) => one.getBoundingClientRect().right > width + 1);
+  return wide.slice(-3).map((one) => `${words(one)} makes the page wider than the window`);
+}
+
+async function smallLetters(article) {
+  const found = [];
+  for (const picture of article.querySelectorAll('img[src$=".svg"]')) {
+    const answer = await fetch(picture.src);
+    const svg = new DOMParser().parseFromString(await answer.text(), "image/svg+xml").documentElement;
+    const inlined = document.body.appendChild(document.importNode(svg, true));
+    const scale = picture.clientWidth / inlined.viewBox.baseVal.width;
+    const sizes = [...inlined.querySelectorAll("text")].map((one) => scale * parseFloat(getComputedStyle(one).fontSize));
+    inlined.remove();
+    if (Math.min(...sizes) < LETTERS_MIN) {
+      found.push(`${words(picture)} has letters of ${Math.min(...sizes).toFixed(1)} pixels`);
+    }
+  }
+  return found;
+}
+
+async function lookAtAll() {
+  const found = [];
+  for (const page of ASKED.pages) {
+    for (const width of ASKED.widths) {
+      const view = await shown(page, width);
+      const article = view.querySelector("article") || view.body;
+      const told = [...cut(article, view.defaultView), ...(await smallLetters(article))];
+      if (view.scrollingElement.scrollWidth > width) {
+        told.push(...beyond(article, width), "the page is wider than the window");
+      }
+      found.push(...told.map((one) => `${page} at ${width}: ${one}`));
+    }
+  }
+  return found;
+}
+
+lookAtAll()
+  .catch((error) => [`the look at the pages failed: ${error.stack}`])
+  .then((found) => fetch("/found", { method: "POST", body: JSON.stringify(found) }));
