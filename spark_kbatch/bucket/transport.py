@@ -56,7 +56,7 @@ from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
 
 Maintain: TypeAlias = Callable[[Iterable[str]], object]
 
-_WRITER = "producer"  # as which entries name it
+_WRITER = "producer"  # as which entries name it, and then its client.id
 # Names of objects say at which entry their job began, which must not be long ago.
 _PARTITIONS_OF_ENTRY = 1000
 _JOB_AGE_MAX_MS = 60_000
@@ -111,7 +111,12 @@ class BucketTransport(OneNode):
     """Transport of a plain producer, and the one node that it sends to; it takes runs."""
 
     def __init__(
-        self, ledger: SharedLedger, maintain: Maintain | None = None, *, at_once: int = 1
+        self,
+        ledger: SharedLedger,
+        maintain: Maintain | None = None,
+        *,
+        at_once: int = 1,
+        client_id: str = "",
     ) -> None:
         """Set up.
 
@@ -119,9 +124,11 @@ class BucketTransport(OneNode):
             ledger: of the cluster.
             maintain: called in a thread of its own, with the ids of topics, after each RUN_EXTENTS entries.
             at_once: how many requests are put at a time; with 1 by the thread that sends, which waits for it.
+            client_id: of the producer, for its entries.
         """
         super().__init__()
         self._ledger, self._maintain = ledger, maintain
+        self._by = f"{_WRITER} {client_id}".rstrip()
         self._puts = self._commits = None
         if at_once > 1:
             self._puts = ThreadPoolExecutor(at_once, "kbatch-put")
@@ -265,7 +272,7 @@ class BucketTransport(OneNode):
             return LedgerCommit(stretches, produced=tuple(produced)) if stretches else None
 
         try:
-            self._ledger.commit(propose, by=_WRITER, timeout_ms=timeout_ms)
+            self._ledger.commit(propose, by=self._by, timeout_ms=timeout_ms)
         except CommitError as error:
             if isinstance(error, OutcomeUnknownError) and not all(run.has_sequence for run in runs):
                 raise

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -507,7 +509,14 @@ def test_the_ledger_tells_what_happened_by_whom_and_when(url: str) -> None:
         "topic events gets 1 more partition",
         "topic events is deleted",
     ]
-    assert [row["by"] for row in rows if row["kind"] == "commit"] == ["job app a-query", "producer"]
+    here = f"{getpass.getuser()}@{os.uname().nodename}"
+    assert [row["by"] for row in reversed(rows)] == [
+        *(here, here, f"producer {here}", f"job app a-query {here}", here, here, here, here)
+    ]
+    (commit,) = (json.loads(line) for line in done("history", url, "--json").splitlines())
+    assert (commit["application_id"], commit["query_id"], commit["user"]) == (
+        *("app", "a-query", getpass.getuser()),
+    )
     assert rows[5]["records"] == {"events": 2}
     lines = done("ledger", url, "-n", "2").splitlines()
     assert len(lines) == 3
