@@ -93,6 +93,10 @@ from typing import Any, TypeVar
 
 from spark_kbatch.model import TIMESTAMP_MS_MAX, TopicPartition
 
+# What errors advise where the package of an extra is missing. The package is on no index: an advice that
+# names one would install what somebody else puts there.
+INSTALL_EXTRA = "pip install '.[{}]' in a clone of the repository"
+
 _Error = TypeVar("_Error", bound=BaseException)
 
 ADDRESS_SPACE_MIB = 1024  # of a Python worker that writes or reads; most of it are mapped libraries

@@ -162,7 +162,9 @@ def steady(output: str) -> str:
     ("page", "name"),
     [
         # Days of streams are run to count what they ask of a store.
-        pytest.param(*one, marks=[pytest.mark.slow] if one == ("bucket.md", "costs") else [])
+        pytest.param(
+            *one, marks=[pytest.mark.slow] if one == ("bucket-operations.md", "costs") else []
+        )
         for one in GENERATED
     ],
 )
@@ -248,6 +250,27 @@ def test_the_demo_installs_what_it_needs_and_the_tests_the_tools_of_developers_t
         check=True,
     )
     assert re.findall(r"pip install .* -e '(\S+)'", done.stdout) == installed
+
+
+def test_nothing_advises_to_install_the_package_from_an_index() -> None:
+    """It is on none, so whoever takes its name there would be installed. A requirement of a project is no advice."""
+    kept = subprocess.run(
+        ["git", "ls-files", "*.py", "*.md", "*.ipynb", ".github"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    advice = re.compile(r"pip install[^\n`#]*\bspark[-_]kbatch[\[' \"`\n]")
+    named = {
+        name
+        for name in kept.stdout.splitlines()
+        if advice.search((REPOSITORY / name).read_text(encoding="utf-8"))
+    }
+
+    assert named == {"CONTRIBUTING.md"}  # which says what to do once it is there
+    command = "pip install"
+    assert advice.search(f"{command} 'spark-kbatch[spark]'")
 
 
 def anchors(markdown: str) -> set[str]:

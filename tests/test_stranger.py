@@ -65,14 +65,17 @@ STAGES = {
 broker = write("broker", "readings").serve(port=0)
 STANDS_FOR["broker:9092"] = broker.bootstrap_servers
 write("my-cluster", "readings")
-for shown, folder in [
-    ("my-bucket/events", "bucket"),
-    ("my-bucket/history", "history"),
-    ("my-bucket/moved", "moved"),
-    ("my-replica/events", "replica"),
-]:
+for shown, folder in [("my-bucket/history", "history"), ("my-bucket/moved", "moved")]:
     STANDS_FOR[f"s3://{shown}"] = f"file+bucket://{Path(folder).absolute()}"
-write(STANDS_FOR["s3://my-replica/events"], "readings")
+""",
+    "docs/bucket-operations.md": """
+STANDS_FOR["s3://my-bucket/events"] = f"file+bucket://{Path('bucket').absolute()}"
+write(STANDS_FOR["s3://my-bucket/events"], "events")
+""",
+    "docs/bucket-accidents.md": """
+for shown, folder in [("my-bucket/events", "bucket"), ("my-replica/events", "replica")]:
+    STANDS_FOR[f"s3://{shown}"] = f"file+bucket://{Path(folder).absolute()}"
+    write(STANDS_FOR[f"s3://{shown}"], "readings")
 sorted(Path("replica").glob("*/ledger/*"))[-2].unlink()  # which never came to the replica
 """,
     "docs/broker-logs.md": """

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_kbatch.errors import INSTALL_EXTRA
 from tests.conftest import REPOSITORY
 
 # As where it is not installed; None in sys.modules is what import calls an absent module.
@@ -22,7 +23,7 @@ with spark_kbatch.open("cluster", create=True) as cluster:
     print(cluster.read("events", columns=["value"]).read_all().to_pydict())
 """
 COMMAND_LINE = "from spark_kbatch.cli.main import main; main()"
-NEEDS_PYSPARK = "pip install 'spark-kbatch[spark]'"
+NEEDS_PYSPARK = INSTALL_EXTRA.format("spark")
 
 
 def run(program: str, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -66,7 +67,7 @@ def test_the_demo_says_what_to_install_in_one_line(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert done.stderr.startswith("kbatch: the demo needs PySpark, which is not installed")
-    assert "pip install 'spark-kbatch[demo]'" in done.stderr
+    assert INSTALL_EXTRA.format("demo") in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -42,6 +42,7 @@ from typing import Any, TypeVar
 from spark_kbatch.bucket.objects import CreateAnswer, ObjectInfo, pause_by_chance
 from spark_kbatch.clock import monotonic_ms, sleep_ms
 from spark_kbatch.errors import (
+    INSTALL_EXTRA,
     BucketForkedError,
     ConfigError,
     NoCredentialsError,
@@ -498,7 +499,6 @@ def _library() -> Any:
         import obstore.store  # noqa: PLC0415
     except ModuleNotFoundError:
         raise ConfigError(
-            "a bucket needs the package obstore: pip install 'spark-kbatch[bucket]', or pip install '.[bucket]' in "
-            "a clone of the repository"
+            f"a bucket needs the package obstore: {INSTALL_EXTRA.format('bucket')}"
         ) from None
     return obstore

@@ -8,7 +8,7 @@ import click
 
 from spark_kbatch.cli.parameters import examples
 from spark_kbatch.cli.paths import ensure_folder
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.errors import INSTALL_EXTRA, ConfigError
 
 
 @click.command(epilog=examples("kbatch demo"))
@@ -20,8 +20,7 @@ def demo(path: str | None) -> None:
     """
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigError(
-            "the demo needs PySpark, which is not installed: pip install 'spark-kbatch[demo]', or "
-            "pip install '.[demo]' in a clone of the repository"
+            f"the demo needs PySpark, which is not installed: {INSTALL_EXTRA.format('demo')}"
         )
     from spark_kbatch.spark import demo as demo_module  # noqa: PLC0415  the other commands need no Spark
 

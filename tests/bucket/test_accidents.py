@@ -1,4 +1,4 @@
-"""One object of a bucket that is a month old is lost or damaged: docs/bucket.md has a table of what happens.
+"""One object of a bucket that is a month old is lost or damaged: docs/bucket-accidents.md has a table of what happens.
 
 Of each kind of object the oldest, the newest and one in the middle are tried: removed, halved, emptied, and with a
 flipped bit. `tests.support.month_bucket` says what the bucket has, and what the cells mean.
@@ -28,7 +28,7 @@ from tests.support.month_bucket import (
     flipped,
 )
 
-PAGE = (REPOSITORY / "docs" / "bucket.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs" / "bucket-accidents.md").read_text(encoding="utf-8")
 (BODY,) = re.findall(r"<!-- accidents -->\n(.*?)<!-- end -->", PAGE, re.DOTALL)
 ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in BODY.splitlines()[2:]]
 TABLE = {kind: [{*cell.split(" or ")} for cell in cells] for kind, *cells in ROWS}

@@ -1,4 +1,4 @@
-"""How many requests of a store things cost; docs/bucket.md makes dollars of them."""
+"""How many requests of a store things cost; docs/bucket-operations.md makes dollars of them."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.errors import (
+    INSTALL_EXTRA,
     SchemaNotFoundError,
     SchemaRegistryError,
     SchemaRegistryUnavailableError,
@@ -391,8 +392,7 @@ def test_without_urllib3_the_error_says_what_to_install() -> None:
     )
 
     assert "line 5" in done.stderr
-    assert "pip install 'spark-kbatch[registry]'" in done.stderr
-    assert "pip install '.[registry]' in a clone of the repository" in done.stderr
+    assert INSTALL_EXTRA.format("registry") in done.stderr
 
 
 def test_what_refers_to_the_latest_version_is_looked_up_each_time(

@@ -103,7 +103,7 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("command-line.md", "commands"): commands_markdown,
     ("testing.md", "plugin options"): plugin_options_markdown,
     ("performance.md", "speeds"): speeds.speeds_markdown,
-    ("bucket.md", "costs"): request_costs.costs_markdown,
+    ("bucket-operations.md", "costs"): request_costs.costs_markdown,
     ("server.md", "server options"): lambda: options_markdown(SERVER_OPTIONS),
 }
 

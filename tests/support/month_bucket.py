@@ -236,7 +236,7 @@ class Accidents:
         return {name: frozenset(offsets) for name, offsets in found.items()}
 
     def outcome(self, name: str, data: bytes | None) -> tuple[str, ...]:
-        """Return what is seen with one object changed: the cells of the table of docs/bucket.md, after the first."""
+        """Return what is seen with one object changed: the cells of the table of docs/bucket-accidents.md, after the first."""
         inner = name.removeprefix(f"{CLUSTER_ID}/")
         repaired = self.copied(name, data)
         repair = _kbatch("repair", repaired)

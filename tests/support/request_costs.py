@@ -155,7 +155,7 @@ def _average(asked: Mapping[str, int], count: int) -> Requests:
 
 
 def costs_markdown() -> str:
-    """Return the table of docs/bucket.md, and the prices that it goes by."""
+    """Return the table of docs/bucket-operations.md, and the prices that it goes by."""
     lines = [
         f"By the prices of S3 Standard in us-east-1, looked up in {PRICES_OF}: {PUT_DOLLARS} dollars for 1,000 puts, creates and "
         f"lists, {GET_DOLLARS} for 1,000 gets. What is stored, and what leaves the region, costs more.",
