@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_kbatch import Cluster
+from spark_kbatch.cli.metrics import prometheus_text
 from spark_kbatch.cli.output import (
     LOOK,
     Table,
@@ -24,7 +26,13 @@ from spark_kbatch.cli.output import (
     yes_option,
 )
 from spark_kbatch.cli.parameters import examples, json_option, refuse_beside
-from spark_kbatch.cli.paths import bucket_argument, client_options
+from spark_kbatch.cli.paths import (
+    bucket_argument,
+    client_options,
+    ensure_bucket,
+    open_readable,
+    path_argument,
+)
 from spark_kbatch.cli.stopping import asked_to_stop
 from spark_kbatch.errors import (
     CommitError,
@@ -35,6 +43,7 @@ from spark_kbatch.errors import (
     ObjectStoreError,
 )
 from spark_kbatch.options.object_store import StoreOptions, parse_store_options
+from spark_kbatch.options.paths import bucket_scheme
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
@@ -266,19 +275,34 @@ def _telling_damage(path: str, store: StoreOptions) -> Iterator[None]:
         raise
 
 
-@click.command(epilog=examples("kbatch describe s3://my-bucket/events"))
-@bucket_argument
+@click.command(
+    epilog=examples(
+        "kbatch describe s3://my-bucket/events",
+        "kbatch describe s3://my-bucket/events --prometheus",
+    )
+)
+@path_argument
+@click.option("--prometheus", is_flag=True, help="Print gauges in the text format of Prometheus: of a bucket, and of all partitions and consumer groups; PATH may be a folder or HOST:PORT too.")  # fmt: skip
 @client_options
 @json_option
-def describe(path: str, client: Mapping[str, str], as_json: bool) -> None:
+def describe(path: str, prometheus: bool, client: Mapping[str, str], as_json: bool) -> None:
     """Show what there is in a bucket.
 
     PATH is its URL. Shown are its ledger, its data, and what waits to be merged or deleted.
     """
+    refuse_beside("--prometheus", prometheus or None, "--json")
+    if prometheus and not bucket_scheme(path):
+        with open_readable(path, client, None) as cluster:
+            click.echo(prometheus_text(cluster), nl=False)
+        return
+    ensure_bucket(click.get_current_context(), click.get_current_context().command.params[0], path)
     from spark_kbatch.bucket.maintenance import describe as found_in  # noqa: PLC0415  only for a bucket
 
     with contextlib.closing(_opened(path, client)) as store:
         found = found_in(store.ledger)
+        if prometheus:
+            click.echo(prometheus_text(Cluster.over(store), found), nl=False)
+            return
     if as_json:
         print_json(_description_as_json(found))
         return
@@ -286,8 +310,11 @@ def describe(path: str, client: Mapping[str, str], as_json: bool) -> None:
         "cluster": found.cluster_id,
         "topics": f"{found.topics:,}, with {counted(found.partitions, 'partition')}",
         "ledger": f"{found.entries:,} entries, the last one of {iso_time(found.last_entry_ms)}",
-        "checkpoint": f"entry {found.checkpoint:,}" if found.checkpoint >= 0 else "none yet",
-        "horizon": f"entry {found.horizon:,}",
+        "checkpoint": f"entry {found.checkpoint:,}, with {found.entries_since_checkpoint:,} after it"
+        if found.checkpoint >= 0
+        else "none yet",
+        "horizon": f"entry {found.horizon:,}, and the one after it is of {iso_time(found.unmaintained_since_ms)}",
+        "clock": f"of the last writer, {found.clock_ahead_ms / 1000:+,.1f} s from the store's",
         "read": _stored(found.referenced),
         "waiting": f"{_stored(found.waiting)}: being written, replaced, or left behind",
         "ledger's own": _stored(found.ledger),
@@ -332,6 +359,7 @@ def _stored(found: Stored) -> str:
 def _description_as_json(found: BucketDescription) -> dict[str, Any]:
     return {
         **found._asdict(),
+        "entries_since_checkpoint": found.entries_since_checkpoint,
         **{name: getattr(found, name)._asdict() for name in ("referenced", "waiting", "ledger")},
         "most_small": str(found.most_small) if found.most_small else None,
     }

@@ -232,7 +232,6 @@ def test_producers_wait_as_long_as_the_cluster_does(servers: str) -> None:
         assert cluster.producer(request_timeout_ms=99)._config.request_timeout_ms == 99
         given = {"request.timeout.ms": 99}
         assert cluster.producer(given)._config.request_timeout_ms == 99
-
         with pytest.raises(ConfigError, match=r"'request\.timeout\.ms' is given twice"):
             cluster.producer(given, request_timeout_ms=99)
 
