@@ -67,7 +67,7 @@ DOORS = {
         "catalog", "commits", "groups", "job", "os_errors", "reports", "repetitions", "source", "store",
         "transport",
     },
-    "bucket": {"commits", "entries", "happenings", "maintenance", "mending", "probe", "recovery", "staging", "state", "store"},
+    "bucket": {"commits", "entries", "happenings", "maintenance", "mending", "probe", "recovery", "staging", "state", "store", "trial"},
     "columns": {"functions", "reading", "schemas", "writing"},
     "memory": {"store"},
     "log": {

@@ -58,17 +58,28 @@ _NUMBER = re.compile(r"[0-9]{1,20}")
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
-@click.command(epilog=examples("kbatch check s3://my-bucket/events"))
+@click.command(
+    epilog=examples(
+        "kbatch check s3://my-bucket/events", "kbatch check s3://my-bucket/events --trial"
+    )
+)
 @bucket_argument
+@click.option("--trial", is_flag=True, help="Try the store itself for some minutes, with a number of requests that is printed first, and print a report.")  # fmt: skip
+@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, metavar="MINUTES", help="How long the trial lasts; what it asks for grows with it.")  # fmt: skip
 @client_options
 @json_option
-def check(path: str, client: Mapping[str, str], as_json: bool) -> None:
+def check(path: str, trial: bool, minutes: float, client: Mapping[str, str], as_json: bool) -> None:
     """Try what the store of a bucket lets you do.
 
     PATH is its URL. Each right is tried, with an object of its own, and named as the store's policies name it.
     Where they suffice, the store itself is tried as before a cluster is created. The exit code is 1 if this process
     cannot read, or if the store would lose commits.
+    With --trial the report that is printed in the end has no name of yours in it, so that it can be shown to others.
     """
+    if trial:
+        refuse_beside("--trial", trial, "--json")
+        _try_for(path, parse_store_options(client, path, alone=True), minutes)
+        return
     from spark_kbatch.bucket.probe import READING, try_store  # noqa: PLC0415  only for a bucket
 
     found = try_store(path, parse_store_options(client, path, alone=True))
@@ -89,6 +100,18 @@ def check(path: str, client: Mapping[str, str], as_json: bool) -> None:
     else:
         _print_check(path, found)
     if found.faults or not found.may(READING):
+        sys.exit(1)
+
+
+def _try_for(path: str, store: StoreOptions, minutes: float) -> None:
+    from spark_kbatch.bucket import trial  # noqa: PLC0415  only for a bucket
+
+    trying, rounds = trial.StoreTrial(path, store), trial.rounds_in(minutes)
+    click.echo(visible(trial.announcement(rounds)), err=True)
+    found = trying.run(rounds)
+    for line in trial.report_lines(path, found):
+        print_line(visible(line))
+    if found.faults or not found.took_s:
         sys.exit(1)
 
 
