@@ -146,7 +146,7 @@ class StoreTrial:
         yield from self._lose(f"{folder}lost")
 
     def _overwrite(self, folder: str, name: str) -> Iterator[str]:
-        objects = self._objects
+        objects, content = self._objects, b""
         for size in (_SIZE, _SIZE + 1):
             content = self._rng.randbytes(size)
             objects.put(name, content)
@@ -155,7 +155,7 @@ class StoreTrial:
         if objects.get_range(name, 1000, 100) != content[1000:1100]:
             yield f"a range of {name} is not what was put"
         listed = {one.name: one for one in objects.list(folder)}
-        if name not in listed or listed[name].size_in_bytes != size:
+        if name not in listed or listed[name].size_in_bytes != len(content):
             yield f"a list does not show {name} as it was put"
         else:
             self._ahead_ms.append(now_ms() - listed[name].modified_ms)
