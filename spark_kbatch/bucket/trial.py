@@ -14,13 +14,14 @@ below a folder of their own, which is deleted in the end; no cluster is needed, 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import platform
 import random
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any
 
 import spark_kbatch
 from spark_kbatch.bucket import names
@@ -39,24 +40,6 @@ _SIZE = 64 << 10
 _PATIENCE = 0.5, 4.0  # of the one that does not wait for its answer, beside what a put takes
 
 
-class Trial(NamedTuple):
-    """What came of a trial."""
-
-    rounds: int
-    faults: tuple[str, ...]  # sentences
-    errors: Mapping[str, int]  # failures of the store, by their kind
-    took_s: Mapping[str, Sequence[float]]  # by what was asked
-    clock_ahead_ms: tuple[int, int]  # of this machine: the least and the most
-    unanswered: int  # creates whose answer was not waited for
-    landed: int  # of these
-    left: str = ""  # a folder that may not be deleted
-
-
-def rounds_in(minutes: float) -> int:
-    """Return how many rounds a trial of some minutes has."""
-    return max(round(minutes * 60 / ROUND_S), 1)
-
-
 def announcement(rounds: int) -> str:
     """Return what a trial will ask for, as a sentence."""
     puts, gets = rounds * PUTS_OF_ROUND, rounds * GETS_OF_ROUND
@@ -71,136 +54,130 @@ class _Timed:
     """Objects that note how long each request took."""
 
     def __init__(self, objects: Objects) -> None:
-        self._objects, self.took_s = objects, defaultdict[str, list[float]](list)
+        self._objects, self.took_ms = objects, defaultdict[str, list[float]](list)
 
     def __getattr__(self, what: str) -> Any:
         return functools.partial(self._ask, what)
 
     def _ask(self, what: str, *given: Any) -> Any:
-        began_s = monotonic_s()
-        answer = getattr(self._objects, what)(*given)
+        began_s, answer = monotonic_s(), getattr(self._objects, what)(*given)
         found = iter([*answer]) if what == "list" else answer
-        self.took_s[what].append(monotonic_s() - began_s)
+        self.took_ms[what].append((monotonic_s() - began_s) * 1000)
         return found
 
 
 class StoreTrial:
-    """A trial at one URL. Not thread-safe."""
+    """A trial at one URL, and what came of it. Not thread-safe."""
 
     def __init__(self, url: str, options: StoreOptions) -> None:
         """Set up, without a request; raises as `probe.try_store`."""
-        self._address, self._options = checked(url), options
+        self._address, self._options, self._rng = checked(url), options, random.Random()
         self._objects: Any = _Timed(objects_at(self._address, options, create=True))
-        self._rng = random.Random()
         self._folder = f"probe/{names.random_id(self._rng)}/"
-        self._rounds = self._unanswered = self._landed = 0
-        self._faults, self._errors = dict[str, None](), defaultdict[str, int](int)
-        self._ahead_ms = list[int]()
+        self.rounds = self.unanswered = self.landed = (
+            0  # the last of creates that were not waited for
+        )
+        self.faults, self.errors = dict[str, None](), Counter[str]()  # sentences; failures by kind
+        self.ahead_ms = list[int]()  # this machine's clock
+        self.left = ""  # a folder that may not be deleted
         self._stands: dict[str, bytes | None] = {}  # what is there of those that were lost
 
-    def run(self, rounds: int) -> Trial:
-        """Do some rounds, unless it is interrupted, and clean up; return what came of them.
-
-        A failure of the store ends its round, and is counted.
+    def run(self, rounds: int) -> None:
+        """Do some rounds, unless it is interrupted, and clean up. A failure of the store ends its round.
 
         Raises ObjectStoreError: what was put cannot be deleted, as the store fails.
         """
-        left = ""
-        try:
+        with contextlib.ExitStack() as last:
+            last.callback(self._clean_up)
+            last.enter_context(
+                contextlib.suppress(KeyboardInterrupt)
+            )  # what it found is worth a report
             for at in range(rounds):
                 next_s = monotonic_s() + ROUND_S
                 try:
-                    for fault in self._round(f"{self._folder}{at:06d}/"):
-                        self._faults[fault.replace(self._folder, "")] = None
+                    found = self._round(f"{self._folder}{at:06d}/")
+                    self.faults |= dict.fromkeys(one.replace(self._folder, "") for one in found)
                 except KBatchError as error:
-                    self._errors[type(error).__name__] += 1
-                self._rounds += 1
+                    self.errors[type(error).__name__] += 1
+                self.rounds += 1
                 if at + 1 < rounds:
                     sleep_ms(max(next_s - monotonic_s(), 0) * 1000)
-            for name, content in self._stands.items():
-                if self._objects.get(name) != content:
-                    self._faults["an object has changed after it was created"] = None
-        except KeyboardInterrupt:
-            pass  # what was found until then is worth a report
-        finally:
-            try:
-                self._objects.delete([one.name for one in self._objects.list(self._folder)])
-            except ObjectAccessDeniedError:
-                left = self._folder
-        ahead_ms = self._ahead_ms or [0]
-        return Trial(
-            self._rounds,
-            tuple(self._faults),
-            dict(self._errors),
-            self._objects.took_s,
-            (min(ahead_ms), max(ahead_ms)),
-            self._unanswered,
-            self._landed,
-            left,
-        )
+            if any(self._objects.get(name) != content for name, content in self._stands.items()):
+                self.faults["an object has changed after it was created"] = None
 
-    def _round(self, folder: str) -> Iterator[str]:
-        yield from contest(self._objects, [f"{folder}contested"])
-        yield from look(self._objects, folder, f"{folder}looked-at")
-        yield from self._overwrite(folder, f"{folder}replaced")
-        yield from self._lose(f"{folder}lost")
+    def _clean_up(self) -> None:
+        try:
+            self._objects.delete([one.name for one in self._objects.list(self._folder)])
+        except ObjectAccessDeniedError:
+            self.left = self._folder
 
-    def _overwrite(self, folder: str, name: str) -> Iterator[str]:
-        objects, content = self._objects, b""
+    def _round(self, folder: str) -> list[str]:
+        """Return what was wrong, as sentences."""
+        return [
+            *contest(self._objects, [f"{folder}contested"]),
+            *look(self._objects, folder, f"{folder}looked-at"),
+            *self._overwrite(folder, f"{folder}replaced"),
+            *self._lose(f"{folder}lost"),
+        ]
+
+    def _overwrite(self, folder: str, name: str) -> list[str]:
+        objects, content, is_read = self._objects, b"", True
         for size in (_SIZE, _SIZE + 1):
             content = self._rng.randbytes(size)
             objects.put(name, content)
-            if objects.get(name) != content:
-                yield f"{name} was put, and the next read does not show that"
-        if objects.get_range(name, 1000, 100) != content[1000:1100]:
-            yield f"a range of {name} is not what was put"
-        listed = {one.name: one for one in objects.list(folder)}
-        if name not in listed or listed[name].size_in_bytes != len(content):
-            yield f"a list does not show {name} as it was put"
-        else:
-            self._ahead_ms.append(now_ms() - listed[name].modified_ms)
+            is_read &= objects.get(name) == content
+        is_range_read = objects.get_range(name, 1000, 100) == content[1000:1100]
+        listed = [one for one in objects.list(folder) if one.name == name]
+        self.ahead_ms += [now_ms() - one.modified_ms for one in listed]
         objects.delete([name])
-        if objects.get(name) is not None or name in [one.name for one in objects.list(folder)]:
-            yield f"{name} was deleted, and is still seen"
+        is_gone = objects.get(name) is None and name not in [
+            one.name for one in objects.list(folder)
+        ]
+        checks = {
+            f"{name} was put, and the next read does not show that": is_read,
+            f"a range of {name} is not what was put": is_range_read,
+            f"a list does not show {name} as it was put": [one.size_in_bytes for one in listed]
+            == [len(content)],
+            f"{name} was deleted, and is still seen": is_gone,
+        }
+        return [fault for fault, is_right in checks.items() if not is_right]
 
-    def _lose(self, name: str) -> Iterator[str]:
-        put_s = min(self._objects.took_s["put"])
-        patience_ms = max(put_s * self._rng.uniform(*_PATIENCE) * 1000, 1)
+    def _lose(self, name: str) -> list[str]:
+        patience_ms = max(min(self._objects.took_ms["put"]) * self._rng.uniform(*_PATIENCE), 1)
         first = impatient(self._address, self._options, patience_ms).create(name, b"first")
         second = self._objects.create(name, b"second")
         there = self._stands[name] = self._objects.get(name)
-        if first is CreateAnswer.UNKNOWN:
-            self._unanswered += 1
-            self._landed += there == b"first"
-        told = [
-            content
-            for answer, content in ((first, b"first"), (second, b"second"))
-            if answer is CreateAnswer.CREATED
-        ]
-        if there not in (b"first", b"second") or told not in ([], [there]):
-            yield f"{name} was created twice, and what is there is not what was told"
-
-
-def report_lines(address: str, found: Trial) -> Iterator[str]:
-    """Yield a report to copy, which has no name of a bucket in it."""
-    kind = store_kind(address) or address.partition(":")[0]
-    yield f"store         {kind}"
-    yield (
-        f"versions      spark_kbatch {spark_kbatch.__version__}, obstore {version('obstore')}, "
-        f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    )
-    yield f"rounds        {found.rounds:,}"
-    yield f"faults        {'; '.join(found.faults) or 'none'}"
-    yield f"errors        {', '.join(f'{n} {kind}' for kind, n in found.errors.items()) or 'none'}"
-    least_ms, most_ms = found.clock_ahead_ms
-    yield f"clock         this machine's is {least_ms / 1000:.1f} to {most_ms / 1000:.1f} s ahead"
-    if found.left:
-        yield f"left          {found.left} stays there, for want of the right to delete"
-    yield f"lost answers  {found.unanswered:,}, and {found.landed:,} of these had created the object"
-    for what, took_s in sorted(found.took_s.items()):
-        ordered = [one * 1000 for one in sorted(took_s)]
-        p50, p99 = (ordered[int(len(ordered) * share)] for share in (0.5, 0.99))
-        yield (
-            f"{what:12}  {len(ordered):,}: median {p50:,.1f} ms, 99 % within {p99:,.1f} ms, slowest "
-            f"{ordered[-1]:,.1f} ms"
+        self.unanswered += first is CreateAnswer.UNKNOWN
+        self.landed += first is CreateAnswer.UNKNOWN and there == b"first"
+        told = {b"first": first, b"second": second}
+        winners = [one for one, answer in told.items() if answer is CreateAnswer.CREATED]
+        is_right = there in told and winners in ([], [there])
+        return (
+            []
+            if is_right
+            else [f"{name} was created twice, and what is there is not what was told"]
         )
+
+    def report_lines(self) -> Iterator[str]:
+        """Return a report to copy, line by line, which has no name of a bucket in it."""
+        ahead_ms = self.ahead_ms or [0]
+        shown = {
+            "store": store_kind(self._address) or self._address.partition(":")[0],
+            "versions": f"spark_kbatch {spark_kbatch.__version__}, obstore {version('obstore')}, Python "
+            f"{platform.python_version()}, {platform.system()} {platform.machine()}",
+            "rounds": f"{self.rounds:,}",
+            "faults": "; ".join(self.faults) or "none",
+            "errors": ", ".join(f"{n} {kind}" for kind, n in self.errors.items()) or "none",
+            "clock": f"this machine's is {min(ahead_ms) / 1000:.1f} to {max(ahead_ms) / 1000:.1f} s ahead",
+            "lost answers": f"{self.unanswered:,}, and {self.landed:,} of these had created the object",
+            "left": f"{self.left} stays there, for want of the right to delete"
+            if self.left
+            else "nothing",
+        }
+        for what, took_ms in sorted(self._objects.took_ms.items()):
+            ordered = sorted(took_ms)
+            shown[what] = (
+                f"{len(ordered):,}: median {ordered[len(ordered) // 2]:,.1f} ms, 99 % within "
+                f"{ordered[int(len(ordered) * 0.99)]:,.1f} ms, slowest {ordered[-1]:,.1f} ms"
+            )
+        return (f"{name:12}  {text}" for name, text in shown.items())

@@ -106,12 +106,12 @@ def check(path: str, trial: bool, minutes: float, client: Mapping[str, str], as_
 def _try_for(path: str, store: StoreOptions, minutes: float) -> None:
     from spark_kbatch.bucket import trial  # noqa: PLC0415  only for a bucket
 
-    trying, rounds = trial.StoreTrial(path, store), trial.rounds_in(minutes)
+    found, rounds = trial.StoreTrial(path, store), max(round(minutes * 60 / trial.ROUND_S), 1)
     click.echo(visible(trial.announcement(rounds)), err=True)
-    found = trying.run(rounds)
-    for line in trial.report_lines(path, found):
+    found.run(rounds)
+    for line in found.report_lines():
         print_line(visible(line))
-    if found.faults or not found.took_s:
+    if found.faults or not found.ahead_ms:
         sys.exit(1)
 
 
