@@ -23,7 +23,6 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
-import spark_kbatch
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.objects import CreateAnswer, Objects
 from spark_kbatch.bucket.probe import CREATORS, contest, look
@@ -158,12 +157,12 @@ class StoreTrial:
             else [f"{name} was created twice, and what is there is not what was told"]
         )
 
-    def report_lines(self) -> Iterator[str]:
+    def report_lines(self, own_version: str) -> Iterator[str]:
         """Return a report to copy, line by line, which has no name of a bucket in it."""
         ahead_ms = self.ahead_ms or [0]
         shown = {
             "store": store_kind(self._address) or self._address.partition(":")[0],
-            "versions": f"spark_kbatch {spark_kbatch.__version__}, obstore {version('obstore')}, Python "
+            "versions": f"spark_kbatch {own_version}, obstore {version('obstore')}, Python "
             f"{platform.python_version()}, {platform.system()} {platform.machine()}",
             "rounds": f"{self.rounds:,}",
             "faults": "; ".join(self.faults) or "none",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.cli.metrics import prometheus_text
 from spark_kbatch.cli.output import (
@@ -109,7 +110,7 @@ def _try_for(path: str, store: StoreOptions, minutes: float) -> None:
     found, rounds = trial.StoreTrial(path, store), max(round(minutes * 60 / trial.ROUND_S), 1)
     click.echo(visible(trial.announcement(rounds)), err=True)
     found.run(rounds)
-    for line in found.report_lines():
+    for line in found.report_lines(spark_kbatch.__version__):
         print_line(visible(line))
     if found.faults or not found.ahead_ms:
         sys.exit(1)
