@@ -66,7 +66,7 @@ lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest version
 	mkdir -p build
 	$(PY) conf/lowest.py > build/lowest.txt
 	test -x $(LOWEST)/bin/python || python3.11 -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --disable-pip-version-check -c build/lowest.txt -e '.[spark,registry,bucket,test]'
+	$(LOWEST)/bin/python -m pip install --disable-pip-version-check -c build/lowest.txt -e '.[spark,registry,bucket,metrics,test]'
 	$(LOWEST)/bin/python -m pytest -m 'not spark and not slow and not interop' $(LOWEST_TESTS)
 
 interop: java $(INSTALLED) ## Test against a real Kafka broker and its tools, fetched by Maven, with kcat, a schema registry, and on servers of object stores
@@ -74,7 +74,7 @@ interop: java $(INSTALLED) ## Test against a real Kafka broker and its tools, fe
 	set -e; for version in $(OLDER); do $(MAKE) VENV=.venv-$$version SPARK="==$$version.*" parity; done
 
 parity: java $(INSTALLED) ## Compare with Spark's own connector, and submit a job; needs Maven
-	$(PYTEST) $(PARALLEL_INTEROP) -m 'interop or slow' tests/interop/test_batch_parity.py tests/interop/test_stream_parity.py tests/spark/test_shipped.py
+	$(PYTEST) $(PARALLEL_INTEROP) -m 'interop or slow' tests/interop/test_batch_parity.py tests/interop/test_stream_parity.py tests/interop/test_lakehouse.py tests/spark/test_shipped.py
 
 fuzz: $(INSTALLED) ## Read randomly damaged batches, logs and clusters, with bounds checks in compiled code
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/bounds-checked KBATCH_FUZZ_ROUNDS=$${KBATCH_FUZZ_ROUNDS:-10000} $(PY) -m pytest $(PARALLEL_FUZZ) tests/fuzz

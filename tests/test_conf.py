@@ -114,7 +114,7 @@ def test_producer_properties_are_the_defaults() -> None:
     assert given == {
         option.key: default_text(option)
         for option in PRODUCER_OPTIONS
-        if option.key not in ("partitioner.class", "transactional.id")
+        if option.key not in ("client.id", "partitioner.class", "transactional.id")
         and not option.key.endswith(".level")
     }
     assert parse_producer_options(given) == parse_producer_options({})

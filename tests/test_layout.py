@@ -67,7 +67,7 @@ DOORS = {
         "catalog", "commits", "groups", "job", "os_errors", "reports", "repetitions", "source", "store",
         "transport",
     },
-    "bucket": {"commits", "entries", "happenings", "maintenance", "mending", "probe", "recovery", "staging", "state", "store"},
+    "bucket": {"commits", "entries", "happenings", "maintenance", "mending", "probe", "recovery", "staging", "state", "store", "trial"},
     "columns": {"functions", "reading", "schemas", "writing"},
     "memory": {"store"},
     "log": {
@@ -116,7 +116,7 @@ FACES = {
         ROOT, "clock", "columns.reading", "columns.schemas", "errors", "model", "opening.stores", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
-        "bucket.entries", "bucket.happenings", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.store",
+        "bucket.entries", "bucket.happenings", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.store", "bucket.trial",
         "spark.demo", "store.catalog", "store.reports",
         "values.inference",  # `kbatch schemas infer`, of any bytes
     },

@@ -10,7 +10,7 @@ import zipfile
 from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from readme_renderer.markdown import render
@@ -101,6 +101,20 @@ def test_twine_finds_nothing_to_complain_of(built: Distributions) -> None:
     assert done.stdout.count("PASSED") == 2  # wherever it breaks its lines
 
 
+def addresses(built: Distributions) -> list[str]:
+    """Return the repository's public address, as pyproject.toml alone has it; nothing before there is one."""
+    urls = built.metadata.get_all("Project-URL", [])
+    return [url.split(", ")[1] for url in urls if url.startswith("Source")]
+
+
+def test_the_line_that_installs_from_the_repository_waits_for_its_address(
+    built: Distributions,
+) -> None:
+    pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]
+    found = {line for page in pages for line in re.findall(r"git\+\S+", page.read_text("utf-8"))}
+    assert found == {f"git+{address}'" for address in addresses(built)}
+
+
 def test_links_of_the_page_on_a_package_index_lead_somewhere(built: Distributions) -> None:
     """There a relative link leads nowhere; those of the README are made absolute, or text that names the file."""
     shown = render(str(built.metadata.get_payload()))
@@ -109,7 +123,7 @@ def test_links_of_the_page_on_a_package_index_lead_somewhere(built: Distribution
     links = re.findall(r'(?:href|src)="([^"]*)"', shown)
     assert [link for link in links if not re.match(r"https://|#", link)] == []
 
-    sources = [url.split(", ")[1] for url in built.metadata.get_all("Project-URL", []) if url.startswith("Source")]  # fmt: skip
+    sources = addresses(built)
     for name in ("docs/options.md", "docs/versions.md", "CONTRIBUTING.md", "LICENSE"):
         if sources:
             assert f"{sources[0]}/blob/v{spark_kbatch.__version__}/{name}" in links
@@ -117,14 +131,15 @@ def test_links_of_the_page_on_a_package_index_lead_somewhere(built: Distribution
             assert f"({name})" in re.sub("<[^>]*>", "", shown)
 
 
-# The workflow of a public host. What its jobs run are targets of the Makefile, which other tests run.
+# The workflows of a public host. What their jobs run are targets of the Makefile, which other tests run.
 
-WORKFLOW = REPOSITORY / ".github" / "workflows" / "ci.yml"
+WORKFLOWS = REPOSITORY / ".github" / "workflows"
 
 
-def test_the_workflow_follows_its_published_schema() -> None:
+@pytest.mark.parametrize("name", ["ci.yml", "release.yml"])
+def test_the_workflow_follows_its_published_schema(name: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(WORKFLOW)],
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(WORKFLOWS / name)],
         capture_output=True,
         text=True,
         check=False,
@@ -132,8 +147,43 @@ def test_the_workflow_follows_its_published_schema() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def loaded(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = YAML(typ="safe").load((WORKFLOWS / name).read_text(encoding="utf-8"))
+    return found
+
+
+def test_a_tag_alone_publishes_what_was_built_and_checked(
+    built: Distributions, tmp_path: Path
+) -> None:
+    workflow = loaded("release.yml")
+    assert workflow["on"] == {"push": {"tags": ["v*"]}}
+    build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+
+    assert publish["needs"] == "build"
+    assert publish["permissions"] == {"id-token": "write"}, "which the index trusts; no secret"
+    assert "secrets" not in (WORKFLOWS / "release.yml").read_text(encoding="utf-8")
+    up, down = (
+        next(one["with"] for one in job["steps"] if kind in one.get("uses", ""))
+        for job, kind in ((build, "upload-artifact"), (publish, "download-artifact"))
+    )
+    assert (up["name"], up["path"]) == (down["name"], down["path"]) == ("dist", "dist/")
+    assert "pypa/gh-action-pypi-publish@release/v1" in [one.get("uses") for one in publish["steps"]]
+
+    made, checked = (one["run"] for one in build["steps"] if "run" in one)
+    assert made.startswith("make dist ")
+    (tmp_path / "dist").symlink_to(built.wheel.parent)
+    for version, is_it in ((spark_kbatch.__version__, True), ("9.9.9", False)):
+        done = subprocess.run(
+            ["bash", "-c", checked],
+            cwd=tmp_path,
+            env={"GITHUB_REF_NAME": f"v{version}"},
+            check=False,
+        )
+        assert (done.returncode == 0) == is_it
+
+
 def test_the_workflow_covers_the_pythons_and_sparks_that_are_promised(built: Distributions) -> None:
-    jobs = YAML(typ="safe").load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
+    jobs = loaded("ci.yml")["jobs"]
     covered = jobs["test"]["strategy"]["matrix"]
 
     python = "Programming Language :: Python :: "

@@ -9,7 +9,7 @@ An entry is an object of one sealed line of JSON (`sealed`), so that it can be r
     id        random, chosen once by who wants to write the entry, whatever number it gets in the end
     before    the id of the entry with the number below; 32 zeros in entry 0
     time      ms: the writer's clock, or the time of the entry before, if that is later
-    by        who wrote it, for people
+    by        who wrote it, for people: [what it is and is called] USER@HOST
     kind      what happened, which says what is in `content`
 
     kind        content: keys in brackets are left out where there is nothing
@@ -44,6 +44,7 @@ it, as at a key or a version that it does not know.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ from spark_kbatch.bucket.sealed import checked_rows, ensure_version, seal, unsea
 from spark_kbatch.errors import CorruptLedgerError, RefusedEntryError, UnsupportedLedgerError
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.topic import PARTITIONS_MAX
+from spark_kbatch.store.commits import user_name
 from spark_kbatch.store.repetitions import Evidence
 from spark_kbatch.stored_json import StoredObject
 
@@ -548,6 +550,11 @@ def _content(found: StoredObject) -> Content:
     if kind not in KINDS:
         raise UnsupportedLedgerError(f"{found.where}", f"it is of the kind {kind!r}")
     return KINDS[kind].of(found.object("content"))
+
+
+def signed(by: str) -> str:
+    """Return who writes an entry: what it is and is called, the user of this process, and this machine."""
+    return f"{by} {user_name()}@{os.uname().nodename}".lstrip()
 
 
 def tombstone_of(entry: Entry) -> Entry:

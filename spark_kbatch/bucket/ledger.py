@@ -72,6 +72,7 @@ from spark_kbatch.bucket.entries import (
     Tombstone,
     decode,
     encode,
+    signed,
 )
 from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.objects import CreateAnswer, Folder, Objects, pause_by_chance
@@ -484,7 +485,7 @@ class Ledger:
 
         Args:
             propose: returns what is to be written, given the state after which it is to be.
-            by: the writer, as people are to see it.
+            by: what the writer is and is called, as people are to see it; its user and host come after it.
             timeout_ms: how long to try.
             is_followed: whether the state was followed a moment ago, so that to follow it again is not worth
                 a request: the entry is only written if the state was the last one, and what the state refuses
@@ -498,6 +499,7 @@ class Ledger:
         timing = self.timing
         deadline_ms = timing.monotonic_ms() + timeout_ms
         entry_id, losses = names.random_id(timing.rng), 0
+        by = signed(by)
         self._rest()
         while True:
             if not is_followed or self._may_be_ahead():

@@ -122,6 +122,13 @@ class BucketDescription(NamedTuple):
     ledger: Stored  # entries, checkpoints and all else
     most_small: TopicPartition | None  # the partition with the most small pieces
     small_extents: int  # that it has
+    unmaintained_since_ms: int  # the store's time of the first entry after the horizon
+    clock_ahead_ms: int  # of the last writer, beside the store's
+
+    @property
+    def entries_since_checkpoint(self) -> int:
+        """How many entries are read one by one to open the cluster on a machine that does not know it."""
+        return self.entries - 1 - self.checkpoint
 
 
 class Maintenance:
@@ -373,11 +380,15 @@ def describe(ledger: SharedLedger) -> BucketDescription:
                 )
         partitions = sum(len(topic.partitions) for topic in state.topics.values())
         referenced, waiting, others = Counter[str](), Counter[str](), Counter[str]()
+        first, last = (names.entry_name(at) for at in (state.horizon + 1, state.number))
+        times_ms = dict.fromkeys((first, last), state.time_ms)
         for one in ledger.objects.list(""):
             found = others
             if one.name.startswith((names.DATA, names.SEGMENTS)):
                 found = referenced if one.name in references else waiting
             found.update(objects=1, size_in_bytes=one.size_in_bytes)
+            if one.name in times_ms:
+                times_ms[one.name] = one.modified_ms
         most = max(small, key=small.__getitem__, default=None)
         return BucketDescription(
             ledger.cluster_id,
@@ -392,6 +403,8 @@ def describe(ledger: SharedLedger) -> BucketDescription:
             Stored(**others),
             most,
             small[most] if most else 0,
+            times_ms[first],
+            state.time_ms - times_ms[last],
         )
 
 

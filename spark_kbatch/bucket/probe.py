@@ -66,16 +66,16 @@ def probe(objects: Objects, rng: random.Random) -> list[str]:
     folder = f"probe/{names.random_id(rng)}/"
     contested = [f"{folder}contested-{number}" for number in range(_CONTESTED)]
     looked_at = [f"{folder}looked-at-{number:02d}" for number in range(_LOOKED_AT)]
-    found = [*_contest(objects, contested)]
+    found = [*contest(objects, contested)]
     for name in looked_at:
-        found += _look(objects, folder, name)
+        found += look(objects, folder, name)
     with contextlib.suppress(ObjectAccessDeniedError):  # A writer may not have the right to delete.
         objects.delete([*contested, *looked_at])
     return found
 
 
-def _contest(objects: Objects, contested: Sequence[str]) -> list[str]:
-    """Create each object many times at once."""
+def contest(objects: Objects, contested: Sequence[str]) -> list[str]:
+    """Create each object many times at once, and return what is wrong with it."""
     start = threading.Barrier(CREATORS)
 
     def create(content: bytes) -> list[CreateAnswer]:
@@ -117,8 +117,8 @@ def _judged(
     return []
 
 
-def _look(objects: Objects, folder: str, name: str) -> list[str]:
-    """Look at an object that is missing, then create it, and look again at once."""
+def look(objects: Objects, folder: str, name: str) -> list[str]:
+    """Look at an object that is missing, then create it, look again at once, and return what is wrong."""
     if objects.get(name) is not None:
         return [f"{name} is there before anyone created it"]
     objects.create(name, b"first")

@@ -64,6 +64,7 @@ from spark_kbatch.bucket.entries import (
     Tombstone,
     TopicCreation,
     encode,
+    signed,
 )
 from spark_kbatch.bucket.happenings import EntryWords
 from spark_kbatch.bucket.ledger import Ledger, real_timing
@@ -260,7 +261,7 @@ class Recovery:
         # If it cannot be read no one commits after it either.
         entry_id, time_ms = (before.entry_id, before.time_ms) if before else (NO_ENTRY_ID, 0)
         own_id, time_ms = names.random_id(random.Random()), max(time_ms, now_ms())
-        entry = Entry(last + 1, own_id, entry_id, time_ms, NewFormat(CLOSED), _WRITER)
+        entry = Entry(last + 1, own_id, entry_id, time_ms, NewFormat(CLOSED), signed(_WRITER))
         name, data = names.entry_name(entry.number), encode(entry)
         create_or_get(
             self._remains.objects, name, data, attempts=8, pause_ms=100, sleep_ms=sleep_ms

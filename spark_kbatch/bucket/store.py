@@ -296,8 +296,9 @@ class BucketStore(OwnSource):
                 self.address, chosen, self.begin_job, self._last_kept, self._options
             )
         at_once = chosen.max_in_flight_requests_per_connection
+        maintain = self._maintain(chosen.maintain_ms)
         transport = BucketTransport(
-            self._ledger, self._maintain(chosen.maintain_ms), at_once=at_once
+            self._ledger, maintain, at_once=at_once, client_id=chosen.client_id
         )
         return Producer(
             chosen,

@@ -14,7 +14,8 @@ written: what is sent again keeps its order, also where the ledger does not know
 sequence for its first. For that the sender's thread takes all answers, in `poll`. Without sequences a batch that is
 sent again may come behind later ones, as in Kafka.
 
-Now and then, after as many entries as make a merge worth it, another thread merges for a short while.
+Now and then, after as many entries as make a merge worth it, another thread merges for a short while. Where the first
+time is is left to chance: so producers of a few entries each merge as often as one that writes as many.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
 
 Maintain: TypeAlias = Callable[[Iterable[str]], object]
 
-_WRITER = "producer"  # as which entries name it
+_WRITER = "producer"  # as which entries name it, and then its client.id
 # Names of objects say at which entry their job began, which must not be long ago.
 _PARTITIONS_OF_ENTRY = 1000
 _JOB_AGE_MAX_MS = 60_000
@@ -111,17 +112,24 @@ class BucketTransport(OneNode):
     """Transport of a plain producer, and the one node that it sends to; it takes runs."""
 
     def __init__(
-        self, ledger: SharedLedger, maintain: Maintain | None = None, *, at_once: int = 1
+        self,
+        ledger: SharedLedger,
+        maintain: Maintain | None = None,
+        *,
+        at_once: int = 1,
+        client_id: str = "",
     ) -> None:
         """Set up.
 
         Args:
             ledger: of the cluster.
-            maintain: called in a thread of its own, with the ids of topics, after each RUN_EXTENTS entries.
+            maintain: called in a thread of its own, with the ids of topics, once in RUN_EXTENTS entries.
             at_once: how many requests are put at a time; with 1 by the thread that sends, which waits for it.
+            client_id: of the producer, for its entries.
         """
         super().__init__()
         self._ledger, self._maintain = ledger, maintain
+        self._by = f"{_WRITER} {client_id}".rstrip()
         self._puts = self._commits = None
         if at_once > 1:
             self._puts = ThreadPoolExecutor(at_once, "kbatch-put")
@@ -131,7 +139,10 @@ class BucketTransport(OneNode):
         self._done: deque[_Done] = deque()  # answers that the sender has not taken yet
         self._job: WriterJob | None = None
         self._began_ms = 0
-        self._written, self._entries = set[str](), 0  # since it was called last: topic ids, entries
+        self._written = set[str]()  # ids of topics, since `maintain` was called last
+        # Entries since then. It begins anywhere, so that of many producers that end after a few entries one in
+        # so many merges what all have left.
+        self._entries = ledger.rng.randrange(RUN_EXTENTS)
         self._maintaining: threading.Thread | None = None
 
     def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
@@ -265,7 +276,7 @@ class BucketTransport(OneNode):
             return LedgerCommit(stretches, produced=tuple(produced)) if stretches else None
 
         try:
-            self._ledger.commit(propose, by=_WRITER, timeout_ms=timeout_ms)
+            self._ledger.commit(propose, by=self._by, timeout_ms=timeout_ms)
         except CommitError as error:
             if isinstance(error, OutcomeUnknownError) and not all(run.has_sequence for run in runs):
                 raise

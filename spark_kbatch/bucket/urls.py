@@ -16,7 +16,9 @@ import contextlib
 import os
 import re
 import threading
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from spark_kbatch.bucket.ledger import KnownLedger, Ledger, Timing, real_timing
@@ -27,7 +29,7 @@ from spark_kbatch.bucket.shared_ledger import LedgerCache, store_of
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError, ObjectStoreError
 from spark_kbatch.files import Files
-from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
+from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions, store_kind
 from spark_kbatch.options.paths import FILE_BUCKET, MEMORY_BUCKET, bucket_scheme
 
 _ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
@@ -83,9 +85,7 @@ def _in_store(url: str, store: StoreOptions) -> RealObjects:
     key = os.getpid(), url, store, variables
     opened_ms, found = _opened.get(key, (0, None))
     if found is None or monotonic_ms() - opened_ms >= _OPENED_AGE_MAX_MS:
-        credentials = FunctionCredentials(url, store.credentials) if store.credentials else None
-        settings, secrets = store.library_settings(url), store.secrets()
-        found = RealObjects(url, settings, _client_options(store), credentials, secrets)
+        found = _opened_anew(url, store)
         with _mutex:
             _opened.pop(key, None)
             _opened[key] = monotonic_ms(), found
@@ -94,7 +94,20 @@ def _in_store(url: str, store: StoreOptions) -> RealObjects:
     return found
 
 
-def _client_options(store: StoreOptions) -> dict[str, bool]:
+def impatient(url: str, store: StoreOptions, timeout_ms: float) -> Objects:
+    """Return the objects at a URL, of which no request waits longer; those of this machine as they are."""
+    if not store_kind(url):
+        return objects_at(url, store)
+    return _opened_anew(url, store, timeout=timedelta(milliseconds=timeout_ms))
+
+
+def _opened_anew(url: str, store: StoreOptions, **more: Any) -> RealObjects:
+    credentials = FunctionCredentials(url, store.credentials) if store.credentials else None
+    settings, client = store.library_settings(url), {**_client_options(store), **more}
+    return RealObjects(url, settings, client, credentials, store.secrets())
+
+
+def _client_options(store: StoreOptions) -> dict[str, Any]:
     """Return the settings of connections that the library does not take from the environment by itself."""
     is_allowed = any(os.environ.get(name, "").lower() == "true" for name in _ALLOW_HTTP)
     return {"allow_http": True} if is_allowed or store.endpoint.startswith("http://") else {}

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import spark_kbatch
+from spark_kbatch import Cluster
+from spark_kbatch.cli.metrics import prometheus_text
 from spark_kbatch.cli.output import (
     LOOK,
     Table,
@@ -24,7 +27,13 @@ from spark_kbatch.cli.output import (
     yes_option,
 )
 from spark_kbatch.cli.parameters import examples, json_option, refuse_beside
-from spark_kbatch.cli.paths import bucket_argument, client_options
+from spark_kbatch.cli.paths import (
+    bucket_argument,
+    client_options,
+    ensure_bucket,
+    open_readable,
+    path_argument,
+)
 from spark_kbatch.cli.stopping import asked_to_stop
 from spark_kbatch.errors import (
     CommitError,
@@ -35,6 +44,7 @@ from spark_kbatch.errors import (
     ObjectStoreError,
 )
 from spark_kbatch.options.object_store import StoreOptions, parse_store_options
+from spark_kbatch.options.paths import bucket_scheme
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
@@ -49,17 +59,28 @@ _NUMBER = re.compile(r"[0-9]{1,20}")
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
-@click.command(epilog=examples("kbatch check s3://my-bucket/events"))
+@click.command(
+    epilog=examples(
+        "kbatch check s3://my-bucket/events", "kbatch check s3://my-bucket/events --trial"
+    )
+)
 @bucket_argument
+@click.option("--trial", is_flag=True, help="Try the store itself for some minutes, with a number of requests that is printed first, and print a report.")  # fmt: skip
+@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, metavar="MINUTES", help="How long the trial lasts; what it asks for grows with it.")  # fmt: skip
 @client_options
 @json_option
-def check(path: str, client: Mapping[str, str], as_json: bool) -> None:
+def check(path: str, trial: bool, minutes: float, client: Mapping[str, str], as_json: bool) -> None:
     """Try what the store of a bucket lets you do.
 
     PATH is its URL. Each right is tried, with an object of its own, and named as the store's policies name it.
     Where they suffice, the store itself is tried as before a cluster is created. The exit code is 1 if this process
     cannot read, or if the store would lose commits.
+    With --trial the report that is printed in the end has no name of yours in it, so that it can be shown to others.
     """
+    if trial:
+        refuse_beside("--trial", trial, "--json")
+        _try_for(path, parse_store_options(client, path, alone=True), minutes)
+        return
     from spark_kbatch.bucket.probe import READING, try_store  # noqa: PLC0415  only for a bucket
 
     found = try_store(path, parse_store_options(client, path, alone=True))
@@ -80,6 +101,18 @@ def check(path: str, client: Mapping[str, str], as_json: bool) -> None:
     else:
         _print_check(path, found)
     if found.faults or not found.may(READING):
+        sys.exit(1)
+
+
+def _try_for(path: str, store: StoreOptions, minutes: float) -> None:
+    from spark_kbatch.bucket import trial  # noqa: PLC0415  only for a bucket
+
+    found, rounds = trial.StoreTrial(path, store), max(round(minutes * 60 / trial.ROUND_S), 1)
+    click.echo(visible(trial.announcement(rounds)), err=True)
+    found.run(rounds)
+    for line in found.report_lines(spark_kbatch.__version__):
+        print_line(visible(line))
+    if found.faults or not found.ahead_ms:
         sys.exit(1)
 
 
@@ -266,19 +299,34 @@ def _telling_damage(path: str, store: StoreOptions) -> Iterator[None]:
         raise
 
 
-@click.command(epilog=examples("kbatch describe s3://my-bucket/events"))
-@bucket_argument
+@click.command(
+    epilog=examples(
+        "kbatch describe s3://my-bucket/events",
+        "kbatch describe s3://my-bucket/events --prometheus",
+    )
+)
+@path_argument
+@click.option("--prometheus", is_flag=True, help="Print gauges in the text format of Prometheus: of a bucket, and of all partitions and consumer groups; PATH may be a folder or HOST:PORT too.")  # fmt: skip
 @client_options
 @json_option
-def describe(path: str, client: Mapping[str, str], as_json: bool) -> None:
+def describe(path: str, prometheus: bool, client: Mapping[str, str], as_json: bool) -> None:
     """Show what there is in a bucket.
 
     PATH is its URL. Shown are its ledger, its data, and what waits to be merged or deleted.
     """
+    refuse_beside("--prometheus", prometheus or None, "--json")
+    if prometheus and not bucket_scheme(path):
+        with open_readable(path, client, None) as cluster:
+            click.echo(prometheus_text(cluster), nl=False)
+        return
+    ensure_bucket(click.get_current_context(), click.get_current_context().command.params[0], path)
     from spark_kbatch.bucket.maintenance import describe as found_in  # noqa: PLC0415  only for a bucket
 
     with contextlib.closing(_opened(path, client)) as store:
         found = found_in(store.ledger)
+        if prometheus:
+            click.echo(prometheus_text(Cluster.over(store), found), nl=False)
+            return
     if as_json:
         print_json(_description_as_json(found))
         return
@@ -286,8 +334,11 @@ def describe(path: str, client: Mapping[str, str], as_json: bool) -> None:
         "cluster": found.cluster_id,
         "topics": f"{found.topics:,}, with {counted(found.partitions, 'partition')}",
         "ledger": f"{found.entries:,} entries, the last one of {iso_time(found.last_entry_ms)}",
-        "checkpoint": f"entry {found.checkpoint:,}" if found.checkpoint >= 0 else "none yet",
-        "horizon": f"entry {found.horizon:,}",
+        "checkpoint": f"entry {found.checkpoint:,}, with {found.entries_since_checkpoint:,} after it"
+        if found.checkpoint >= 0
+        else "none yet",
+        "horizon": f"entry {found.horizon:,}, and the one after it is of {iso_time(found.unmaintained_since_ms)}",
+        "clock": f"of the last writer, {found.clock_ahead_ms / 1000:+,.1f} s from the store's",
         "read": _stored(found.referenced),
         "waiting": f"{_stored(found.waiting)}: being written, replaced, or left behind",
         "ledger's own": _stored(found.ledger),
@@ -332,6 +383,7 @@ def _stored(found: Stored) -> str:
 def _description_as_json(found: BucketDescription) -> dict[str, Any]:
     return {
         **found._asdict(),
+        "entries_since_checkpoint": found.entries_since_checkpoint,
         **{name: getattr(found, name)._asdict() for name in ("referenced", "waiting", "ledger")},
         "most_small": str(found.most_small) if found.most_small else None,
     }

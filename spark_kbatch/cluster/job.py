@@ -11,8 +11,6 @@ job.abort([staged, ...])                # or, after a failure, the staged files 
 from __future__ import annotations
 
 import functools
-import getpass
-import os
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -29,6 +27,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
+from spark_kbatch.store.commits import user_name
 from spark_kbatch.store.job import StagedRows, TopicsOfJob, TopicsOfTask, WholeJob, author_of
 from spark_kbatch.store.repetitions import Attempt
 
@@ -201,11 +200,3 @@ def _staging_dir(parts: FolderParts) -> Path:
 
 def _extents(staged: Iterable[StagedRows]) -> list[Extent]:
     return [extent for one in staged for extent in one.extents]
-
-
-def user_name() -> str:
-    """Return the name of the user who runs this process, for the history of commits."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's user may have no name
-        return str(os.getuid())

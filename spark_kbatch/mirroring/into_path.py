@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 
 from spark_kbatch.cluster.catalog import FolderCatalog
-from spark_kbatch.cluster.job import coordinator_for, new_staging, user_name
+from spark_kbatch.cluster.job import coordinator_for, new_staging
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transports import stage
 from spark_kbatch.commit.staging import Extent, ReplicatedStaging
@@ -32,7 +32,7 @@ from spark_kbatch.mirroring.progress import Progress
 from spark_kbatch.mirroring.target import APPLICATION, EndOffsets, OwnTarget, ensure_no_other_wrote
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.store.commits import Author
+from spark_kbatch.store.commits import Author, user_name
 from spark_kbatch.store.store import Store
 from spark_kbatch.store.transport import ProduceBatch
 

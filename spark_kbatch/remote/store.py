@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from spark_kbatch.errors import ConfigError
@@ -36,7 +37,7 @@ _OF_FOLDERS = {
     "flush": "brokers flush by their own settings",
 }
 # Options of both; those given for the cluster hold for its producers too.
-_OF_BOTH = ("request_timeout_ms", "retry_backoff_ms", "retry_backoff_max_ms")
+_OF_BOTH = ("client_id", "request_timeout_ms", "retry_backoff_ms", "retry_backoff_max_ms")
 
 
 class RemoteStore:
@@ -101,13 +102,14 @@ class RemoteStore:
             and getattr(self.options, field) != getattr(ClusterOptions, field)
         }
         chosen = parse_producer_options(defaults, config, options)
+        cluster = replace(self.options, client_id=chosen.client_id or self.options.client_id)
         if chosen.transactional_id is not None:
             from spark_kbatch.remote.transactional_producer import (  # noqa: PLC0415  as above
                 ClusterProducer,
             )
 
-            return ClusterProducer(self.options, chosen)
-        return open_producer(self.options, chosen)
+            return ClusterProducer(cluster, chosen)
+        return open_producer(cluster, chosen)
 
     def begin_job(
         self, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False

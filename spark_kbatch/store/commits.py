@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -22,6 +24,14 @@ class Author(NamedTuple):
 
 
 UNKNOWN_AUTHOR = Author()
+
+
+def user_name() -> str:
+    """Return the name of the user who runs this process, for the history of commits."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        return str(os.getuid())
 
 
 class Commit(NamedTuple):

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
 from spark_kbatch import Cluster, TopicPartition
 from spark_kbatch.bucket import maintenance as maintaining
-from spark_kbatch.bucket import merging, names, reading
+from spark_kbatch.bucket import merging, names, reading, shared_ledger
 from spark_kbatch.bucket.entries import Entry, NewFormat, ReplacedRange, Replacement, encode
 from spark_kbatch.bucket.extents import FINAL_EPOCH, DataExtent, Stretch
 from spark_kbatch.bucket.garbage import GarbageCollector
-from spark_kbatch.bucket.maintenance import Maintenance
+from spark_kbatch.bucket.maintenance import Maintenance, describe
 from spark_kbatch.bucket.merging import RUN_BYTES, SMALL_BYTES, MergeRun
 from spark_kbatch.bucket.placement import PlacedExtent
 from spark_kbatch.bucket.store import BucketStore
@@ -302,16 +304,31 @@ def produce(cluster: Cluster, count: int, **options: int) -> None:
     wait_for_merges()
 
 
-def test_a_producer_merges_after_each_hundred_commits(
+def test_a_producer_merges_once_in_a_hundred_commits(
     cluster: Cluster, objects: AgingObjects
 ) -> None:
     produce(cluster, 99)
     assert objects.names_of("segments") == []
     produce(cluster, 105, maintain_ms=60_000)
 
-    (segment,) = objects.names_of("segments")
-    assert segment
+    assert len(objects.names_of("segments")) in (1, 2)
     assert [*values(opened_again(cluster))] == [*numbered(99), *numbered(105)]
+
+
+def test_many_producers_of_one_commit_each_merge_in_turns(
+    cluster: Cluster, objects: AgingObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = itertools.count()
+    own_chance = SimpleNamespace(Random=lambda: random.Random(next(seeds)))
+    monkeypatch.setattr(shared_ledger, "random", own_chance)
+    for _ in range(400):
+        with opened_again(cluster) as own:
+            produce(own, 1, maintain_ms=60_000)
+
+    assert len(objects.names_of("segments")) >= 2
+    found = describe(opened_again(cluster)._store.ledger)
+    assert found.small_extents < 200
+    assert [*values(opened_again(cluster))] == [*numbered(1)] * 400
 
 
 def test_a_producer_without_time_to_maintain_merges_nothing(

@@ -22,13 +22,15 @@ import pytest
 from click.testing import CliRunner
 
 import spark_kbatch
-from spark_kbatch.bucket import shared_ledger
+from spark_kbatch.bucket import shared_ledger, trial
 from spark_kbatch.bucket.entries import STAGING_TIMEOUT_MS
 from spark_kbatch.bucket.objects import CreateAnswer, Objects
 from spark_kbatch.bucket.probe import probe
 from spark_kbatch.bucket.real_objects import UPLOAD_PART_BYTES, RealObjects
+from spark_kbatch.bucket.trial import StoreTrial
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
+from spark_kbatch.options.object_store import parse_store_options
 from tests.bucket.test_objects import (
     test_a_copy_takes_the_place_of_what_was_there,
     test_a_list_shows_a_folder_in_the_order_of_names,
@@ -303,6 +305,27 @@ def test_check_names_rights_as_the_store_does(
 
 
 ATOMIC = ["versitygw", "azurite"]
+
+
+def test_a_trial_of_a_server_loses_answers_and_cleans_up(
+    server: ObjectServer,
+    proxy: StoreProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    monkeypatch.setattr(trial, "ROUND_S", 0.01)
+    url = f"{server.url}-tried-{next(_numbers)}"
+    options = parse_store_options(server.options(proxy.address), url, alone=True)
+    found = StoreTrial(url, options)
+    found.run(12)
+
+    assert (found.rounds, found.errors, found.left) == (12, {}, "")
+    assert found.unanswered > 0
+    if (
+        request.node.callspec.params["server"] in ATOMIC
+    ):  # the other creates what exists now and then
+        assert found.faults == {}
+    assert [*RealObjects(url, server.config(), CLIENT).list("")] == []
 
 
 @pytest.mark.interop

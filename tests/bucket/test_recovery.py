@@ -279,7 +279,7 @@ def test_the_ledger_says_when_a_cluster_was_recovered_and_knows_old_entries(
     done("recover", url_of(cluster), "--yes", "--whole")
 
     after = [json.loads(line) for line in done("ledger", url_of(cluster), "--json").splitlines()]
-    assert (after[0]["entry"], after[0]["by"]) == (5, "recover")
+    assert (after[0]["entry"], after[0]["by"].split()[0]) == (5, "recover")
     assert [row["id"] for row in after[1:]] == [row["id"] for row in rows]
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import getpass
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
+from prometheus_client.parser import text_string_to_metric_families
 
 import spark_kbatch
 from spark_kbatch.bucket.maintenance import Maintenance
@@ -204,6 +208,7 @@ def test_the_page_of_buckets_lists_the_commands_that_take_one() -> None:
         if one.name in ("path", "source")
     }
     buckets = {name for name, check in paths.items() if check is ensure_bucket}
+    buckets.add("describe")  # which prints metrics of any place
     refused = {name for name, check in paths.items() if check is ensure_folder}
 
     assert listed == {
@@ -355,17 +360,83 @@ def test_describe_shows_what_is_read_and_what_waits(url: str) -> None:
     ):
         for at in range(120):
             producer.send("events", f"{at}", partition=0).result()
-    shown = dict(line.split(maxsplit=1) for line in done("describe", url).splitlines()[:6])
+    shown = dict(line.split(maxsplit=1) for line in done("describe", url).splitlines()[:7])
     assert shown["topics"] == "1, with 2 partitions"
     assert shown["ledger"].startswith("122 entries, the last one of 20")
-    assert shown["checkpoint"] == "entry 112"
+    assert shown["checkpoint"] == "entry 112, with 9 after it"
     assert shown["read"].startswith("120 objects, ")
+    assert abs(float(shown["clock"].split()[4])) < 60
     assert "120 in events-0, which has the most" in done("describe", url)
 
     done("maintain", url)
     found = json.loads(done("describe", url, "--json"))
     assert (found["referenced"]["objects"], found["waiting"]["objects"]) == (1, 120)
     assert (found["small_extents"], found["entries"]) == (1, 123)
+
+
+def test_metrics_of_a_bucket_are_what_prometheus_reads(url: str) -> None:
+    done("create-topic", url, "events", "--partitions", "2")
+    with (
+        spark_kbatch.open(url) as cluster,
+        cluster.producer(linger_ms=0, maintain_ms=0) as producer,
+    ):
+        for at in range(40):
+            producer.send("events", f"{at}", partition=1).result()
+    done("maintain", url)
+    found, shown = json.loads(done("describe", url, "--json")), metrics_of(url)
+    assert shown["kbatch_log_end_offset", "events", "0"] == 0
+    assert shown["kbatch_log_end_offset", "events", "1"] == 40
+    assert shown["kbatch_log_size_bytes", "events", "1"] > 40 * 60
+    assert shown["kbatch_bucket_entries",] == found["entries"] == 42
+    assert shown["kbatch_bucket_entries_since_checkpoint",] == found["entries_since_checkpoint"]
+    assert shown["kbatch_bucket_entries_since_checkpoint",] == 41 - found["checkpoint"] < 24
+    assert shown["kbatch_bucket_small_pieces",] == found["small_extents"] == 40
+    assert shown["kbatch_bucket_objects", "read"] == found["referenced"]["objects"] == 40
+    assert shown["kbatch_bucket_bytes", "waiting"] == found["waiting"]["size_in_bytes"] == 0
+    for name in ("last_entry", "unmaintained_since"):
+        assert time.time() - 600 < shown[f"kbatch_bucket_{name}_timestamp_seconds",] <= time.time()
+    assert abs(shown["kbatch_bucket_clock_ahead_seconds",]) < 60
+
+
+def metrics_of(place: str) -> dict[tuple[str, ...], float]:
+    """Return what Prometheus would read, by the name and the values of labels, which are sorted by their names."""
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items(), reverse=True))): sample.value
+        for family in text_string_to_metric_families(done("describe", place, "--prometheus"))
+        for sample in family.samples
+    }  # fmt: skip
+
+
+def test_metrics_of_a_folder_and_of_a_real_cluster_have_its_groups(tmp_path: Path) -> None:
+    folder = spark_kbatch.Cluster(tmp_path / "folder", create=True)
+    folder.create_topic("events", 1)
+    with folder.producer() as producer:
+        for at in range(5):
+            producer.send("events", f"{at}")
+    with folder.serve() as server:
+        folder.alter_group_offsets("billing", {("events", 0): 3})
+        for place in (str(tmp_path / "folder"), server.bootstrap_servers):
+            shown = metrics_of(place)
+            assert shown["kbatch_log_end_offset", "events", "0"] == 5
+            assert shown["kbatch_group_committed_offset", "events", "0", "billing"] == 3
+            assert shown["kbatch_group_lag", "events", "0", "billing"] == 2
+            assert not any("bucket" in name for name, *_ in shown)
+
+
+def test_describe_is_for_a_bucket_and_metrics_need_a_package(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_kbatch.Cluster(tmp_path / "folder", create=True)
+    refused = kbatch("describe", str(tmp_path / "folder"))
+    assert refused.exit_code == 2
+    assert "is no URL of a bucket" in refused.output
+    assert kbatch("describe", url, "--prometheus", "--json").exit_code == 2
+
+    done("create-topic", url, "events")
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    result = kbatch("describe", url, "--prometheus")
+    assert isinstance(result.exception, spark_kbatch.ConfigError)
+    assert "pip install '.[metrics]'" in str(result.exception)
 
 
 def test_maintain_erases_a_topic_once_it_is_told_to(url: str) -> None:
@@ -517,7 +588,14 @@ def test_the_ledger_tells_what_happened_by_whom_and_when(url: str) -> None:
         "topic events gets 1 more partition",
         "topic events is deleted",
     ]
-    assert [row["by"] for row in rows if row["kind"] == "commit"] == ["job app a-query", "producer"]
+    here = f"{getpass.getuser()}@{os.uname().nodename}"
+    assert [row["by"] for row in reversed(rows)] == [
+        *(here, here, f"producer {here}", f"job app a-query {here}", here, here, here, here)
+    ]
+    (commit,) = (json.loads(line) for line in done("history", url, "--json").splitlines())
+    assert (commit["application_id"], commit["query_id"], commit["user"]) == (
+        *("app", "a-query", getpass.getuser()),
+    )
     assert rows[5]["records"] == {"events": 2}
     lines = done("ledger", url, "-n", "2").splitlines()
     assert len(lines) == 3

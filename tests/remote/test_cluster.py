@@ -211,11 +211,10 @@ def test_a_producer_sends_records_and_tables(cluster: Cluster, embedded: Cluster
     ("options", "words"),
     [
         ({"flush": True}, "for clusters in a folder"),
-        ({"client_id": "a"}, r"'client.id' .*spark_kbatch\.connect"),
         ({"sasl.mechanism": "PLAIN"}, r"'sasl.mechanism' .*spark_kbatch\.connect"),
         ({"linger": 5}, "nearest known one is 'linger.ms'"),
     ],
-    ids=["flush", "client id", "security", "a typing error"],
+    ids=["flush", "security", "a typing error"],
 )
 def test_options_of_the_connection_are_not_a_producers(
     cluster: Cluster, options: dict[str, Any], words: str
@@ -235,6 +234,13 @@ def test_producers_wait_as_long_as_the_cluster_does(servers: str) -> None:
         assert cluster.producer(given)._config.request_timeout_ms == 99
         with pytest.raises(ConfigError, match=r"'request\.timeout\.ms' is given twice"):
             cluster.producer(given, request_timeout_ms=99)
+
+
+def test_a_producer_has_its_own_client_id_or_the_clusters(servers: str) -> None:
+    with spark_kbatch.connect(servers, client_id="reports") as cluster:
+        for options, expected in (({}, "reports"), ({"client_id": "billing"}, "billing")):
+            transport = cluster.producer(**options)._sender._transport
+            assert transport._options.client_id == expected
 
 
 def test_closing_sends_what_producers_were_given_and_closes_connections(
