@@ -63,6 +63,7 @@ TIMES = (
 REFUSED = "records that a server refuses by `message.timestamp.after.max.ms`"
 AGREED = "offsets that the tasks of a batch read agree on"
 REMEMBERED = "what a machine remembers of a bucket, and of files that it has read"
+FOLLOWED = "the time at which a loop over new records ends"
 ENDING = "credentials and tokens with an end"
 SHOWN = ""  # only shown, or what reads a clock for one of the rows
 
@@ -113,6 +114,7 @@ USES = {
         "Coordinator._maybe_rewrite": EXPIRY,
     },
     "commit/staging.py": {"_size_and_time": KEPT},
+    "consumer/following.py": {"Looks.is_done": FOLLOWED, "Looks._new": FOLLOWED},
     "files.py": {
         "Files.version": REMEMBERED,
         "Files.fingerprint": REMEMBERED,

@@ -41,7 +41,7 @@ from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Groups, Store
 
 if TYPE_CHECKING:
-    from spark_kbatch.bucket.store import BucketStore, StreamPoll
+    from spark_kbatch.bucket.store import BucketStore
     from spark_kbatch.consumer.stream_planner import OnProcessed, StreamPlanner
 
 # A commit of a group's offsets reads all of `__consumer_offsets`, or connects to the server.
@@ -312,13 +312,10 @@ def _groups_of(options: ReadOptions) -> Groups:
 
 def _polled(options: ReadOptions) -> Callable[[], Source]:
     @functools.cache
-    def poll() -> StreamPoll:
-        from spark_kbatch.bucket.store import StreamPoll  # noqa: PLC0415  only for a bucket
+    def polled() -> Callable[[], Source]:
+        return open_bucket(options.path, store=options.store).polled(options.poll_ms)
 
-        store = open_bucket(options.path, store=options.store)
-        return StreamPoll(store, options.poll_ms, monotonic_ms)
-
-    return lambda: poll().source()
+    return lambda: polled()()
 
 
 def with_absolute_path(options: ReadOptions) -> ReadOptions:
