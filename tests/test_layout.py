@@ -113,7 +113,7 @@ FACES = {
         "store.repetitions", "terminal", "bucket.maintenance",
     },
     "cli": {
-        ROOT, "clock", "columns.reading", "columns.schemas", "consumer.following", "errors", "model", "opening.stores", "options", "terminal",
+        ROOT, "clock", "columns.reading", "columns.schemas", "errors", "model", "opening.stores", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
         "bucket.entries", "bucket.happenings", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.store",

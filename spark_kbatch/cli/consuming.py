@@ -623,23 +623,15 @@ def _offset_of(view: Any, timestamp_ms: int, log_end: int) -> int:
 
 def _follow(chosen: _Chosen, printer: _Printer, ranges: Sequence[OffsetRange]) -> None:
     """Print ranges of records, then new ones as they come, including those of new partitions and topics."""
-    from spark_kbatch.consumer.following import Following, Looks  # noqa: PLC0415  loads asyncio
-
     for one in ranges:
         printer.read(one)  # a condition that does not fit is an error without records too
-    starts = {one.topic_partition: one.start for one in ranges}
-    looks = Looks(
-        chosen.source.polled(),
+    following = chosen.reader.following(
         chosen.followed,
         chosen.is_named,
         chosen.isolation,
-        {name: chosen.source.topic(name).topic_id for name in {tp.topic for tp in starts}},
-        starts,
-    )
-    following = Following(
-        looks,
+        {one.topic_partition: one.start for one in ranges},
         lambda wanted, _, topic_id: printer.read(wanted, topic_id),
-        stop=lambda: printer.is_done() or not _is_read(),
+        lambda: printer.is_done() or not _is_read(),
     )
     with contextlib.suppress(StopIteration):
         while True:
