@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_kbatch.bucket.maintenance import Maintained
+    from spark_kbatch.consumer.following import Following
     from spark_kbatch.consumer.lag import Lag
     from spark_kbatch.errors import (
         ApiError,

@@ -114,7 +114,7 @@ USES = {
         "Coordinator._maybe_rewrite": EXPIRY,
     },
     "commit/staging.py": {"_size_and_time": KEPT},
-    "consumer/following.py": {"Looks.is_done": FOLLOWED, "Looks._new": FOLLOWED},
+    "consumer/following.py": {"_stop_of": FOLLOWED},
     "files.py": {
         "Files.version": REMEMBERED,
         "Files.fingerprint": REMEMBERED,

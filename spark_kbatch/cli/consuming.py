@@ -51,6 +51,7 @@ from spark_kbatch.errors import (
     going_on,
 )
 from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.opening.stores import open_following
 from spark_kbatch.options.values import PERMISSIVE, parse_value_keywords
 from spark_kbatch.record.lines import Kind, Layout, Lines, Style, field_layout, json_layout
 from spark_kbatch.terminal import visible
@@ -625,7 +626,8 @@ def _follow(chosen: _Chosen, printer: _Printer, ranges: Sequence[OffsetRange]) -
     """Print ranges of records, then new ones as they come, including those of new partitions and topics."""
     for one in ranges:
         printer.read(one)  # a condition that does not fit is an error without records too
-    following = chosen.reader.following(
+    following = open_following(
+        chosen.reader,
         chosen.followed,
         chosen.is_named,
         chosen.isolation,

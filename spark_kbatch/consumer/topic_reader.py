@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_kbatch.condition.binding import Bound
-    from spark_kbatch.consumer.following import Following, Read
     from spark_kbatch.consumer.matching import Where
     from spark_kbatch.consumer.rows import HeadersOf, TypedColumns
 
@@ -616,22 +615,6 @@ class TopicReader:
             matching.windows([wanted], views, where.condition, isolation),
         )
         return pieces[0].wanted if pieces else wanted._replace(start=wanted.end)
-
-    def following(
-        self,
-        choose: Callable[[TopicReader], Mapping[TopicPartition, str]],
-        is_named: Callable[[str], bool],
-        isolation: IsolationLevel,
-        starts: Mapping[TopicPartition, int],
-        read: Read,
-        stop: Callable[[], object],
-    ) -> Following:
-        """Return a loop over records as they come, which reads them itself; arguments as of `Looks`, `Following`."""
-        from spark_kbatch.consumer.following import Following, Looks  # noqa: PLC0415  loads asyncio
-
-        ids = {name: self.source.topic(name).topic_id for name in {tp.topic for tp in starts}}
-        looks = Looks(self.source.polled(), choose, is_named, isolation, ids, starts)
-        return Following(looks, read, stop=stop)
 
     def list_offsets(
         self,

@@ -27,6 +27,7 @@ from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files, LinkedFiles
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
+from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.opening.cluster import Cluster
 from spark_kbatch.options import arguments
 from spark_kbatch.options.object_store import StoreOptions, parse_store_options
@@ -42,6 +43,7 @@ from spark_kbatch.store.store import Groups, Store
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.store import BucketStore
+    from spark_kbatch.consumer.following import Following, Read
     from spark_kbatch.consumer.stream_planner import OnProcessed, StreamPlanner
 
 # A commit of a group's offsets reads all of `__consumer_offsets`, or connects to the server.
@@ -227,6 +229,24 @@ def open_reader(
     Arguments and errors are those of `open_store`.
     """
     return TopicReader(open_store(address, foreign_end=foreign_end, client=client).source)
+
+
+def open_following(
+    reader: TopicReader,
+    choose: Callable[[TopicReader], Mapping[TopicPartition, str]],
+    is_named: Callable[[str], bool],
+    isolation: IsolationLevel,
+    starts: Mapping[TopicPartition, int],
+    read: Read,
+    stop: Callable[[], object],
+) -> Following:
+    """Return a loop over records as they come, which `read` reads; arguments as of `Looks` and `Following`."""
+    from spark_kbatch.consumer.following import Following, Looks  # noqa: PLC0415  loads asyncio
+
+    topics = reader.source.existing_topics({tp.topic for tp in starts})
+    ids = {name: one.topic_id for name, one in topics.items()}
+    looks = Looks(reader.source.polled(), choose, is_named, isolation, ids, starts)
+    return Following(looks, read, stop=stop)
 
 
 def _store_of(options: ReadOptions) -> Store:

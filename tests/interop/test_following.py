@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -35,8 +36,8 @@ def send(cluster: Cluster, topic: str, *values: str) -> None:
             producer.send(topic, value, partition=0)
 
 
-def values(batches: Iterator[object]) -> list[str]:
-    return [one for batch in batches for one in batch.column("value").to_pylist()]  # type: ignore[attr-defined]
+def values(batches: Any) -> list[str]:
+    return [one for batch in batches for one in batch.column("value").to_pylist()]
 
 
 def test_kafkas_tool_shows_the_group_and_members_bar_the_loop(
@@ -44,7 +45,7 @@ def test_kafkas_tool_shows_the_group_and_members_bar_the_loop(
 ) -> None:
     topic = group = "followed"
     cluster.create_topic(topic)
-    given = {"group": group, "start": "earliest", "text": True, "timeout": 5}
+    given: dict[str, Any] = {"group": group, "start": "earliest", "text": True, "timeout": 5}
     send(cluster, topic, "a", "b")
     assert values(cluster.follow(topic, **given)) == ["a", "b"]
     send(cluster, topic, "c")
@@ -72,7 +73,7 @@ def test_a_topic_that_is_recreated_is_not_read_on(cluster: Cluster) -> None:
     topic = "followed-again"
     cluster.create_topic(topic)
     send(cluster, topic, "a")
-    given = {"start": "earliest", "text": True, "timeout": 5}
+    given: dict[str, Any] = {"start": "earliest", "text": True, "timeout": 5}
     named, by_pattern = (cluster.follow(one, **given) for one in (topic, re.compile(f"^{topic}$")))
     assert values([next(named), next(by_pattern)]) == ["a", "a"]
     cluster.delete_topic(topic)

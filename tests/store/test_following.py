@@ -48,8 +48,7 @@ def grouped(cluster: Cluster) -> Cluster:
 
 
 def follow(cluster: Cluster, topics: Any = "events", **given: Any) -> Following:
-    given = {"timeout": SOON_S, "columns": ["value"], "text": True} | given
-    return cluster.follow(topics, **given)
+    return cluster.follow(topics, **{"timeout": SOON_S, "columns": ["value"], "text": True} | given)
 
 
 def values(batches: Any) -> list[str]:
@@ -215,10 +214,9 @@ def test_an_interrupt_loses_nothing(cluster: Cluster, monkeypatch: pytest.Monkey
     records._read = read
     seen = list[str]()
     for _ in range(3):
-        try:
-            seen += values(records)
-        except KeyboardInterrupt:
-            continue
+        with contextlib.suppress(KeyboardInterrupt):
+            for batch in records:
+                seen += values([batch])
     assert seen == ["a", "b", "c"]
 
 
@@ -259,7 +257,10 @@ def test_a_new_group_stands_where_it_began(grouped: Cluster) -> None:
     follow(grouped, group="billing")  # and is killed before its first batch
     send(grouped, "events", "a")
     grouped.create_partitions("events", 2)
-    with grouped.producer() as producer:
+    another = contextlib.nullcontext(grouped)
+    if grouped.is_remote:  # whose client learns of a new partition minutes later
+        another = spark_kbatch.connect(grouped.address, client_id="another")  # type: ignore[assignment]
+    with another as cluster, cluster.producer() as producer:
         producer.send("events", "b", partition=1)
     assert {*values(follow(grouped, group="billing"))} == {"a", "b"}
     assert values(follow(grouped, group="another")) == []
@@ -327,7 +328,7 @@ def test_a_group_with_members_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"stop": 5}, "stop is 5 .*; accepted: a threading.Event, or a function"),
+        ({"stop": 5}, "stop is 5; accepted: a threading.Event, or a function"),
         ({"timeout": "1"}, "timeout"),
         ({"start": "now"}, "start is 'now'; accepted: 'earliest' or 'latest', an offset"),
         ({"stop_at": "earliest"}, "stop_at"),
@@ -335,7 +336,6 @@ def test_a_group_with_members_is_refused(tmp_path: Path) -> None:
         ({"columns": ["valu"]}, "columns names 'valu'"),
         ({"where": "key = 5"}, "where"),
         ({"group": 5}, "group"),
-        ({"last": 5}, "last"),
     ],
     ids=str,
 )
