@@ -45,6 +45,7 @@ from spark_kbatch.consumer.topic_reader import (
     TopicChoice,
     TopicReader,
     bounds_of,
+    resolved,
     time_of,
 )
 from spark_kbatch.errors import (
@@ -79,6 +80,10 @@ _TRUNCATED = (
     "it was read up to there, and has lost records since, or others have taken their place: follow it again "
     "from a start that it holds, which `alter_group_offsets` sets for a group"
 )
+
+_OF_TOPICS = (UnknownTopicOrPartitionError, OffsetOutOfRangeError)
+# Brokers learn of topics one after another, so that one may not know what another tells.
+_AWAY = (RetriableError, OSError, ServerRunningError, UnknownTopicOrPartitionError)
 
 Stop = threading.Event | Callable[[], object]
 Read = Callable[[OffsetRange, LogView, str], Iterable["pa.RecordBatch"]]
@@ -183,12 +188,9 @@ class Looks:
 
 def _stop_of(stop: int | datetime.datetime, view: LogView, log_end: int) -> int:
     """Return the offset to stop before, past the log's end if it has not come."""
-    if isinstance(stop, int):
-        return stop
-    found = view.offset_for_timestamp(time_of(stop), end_offset=log_end)
-    if found is not None:
-        return found.offset
-    return LONG_MAX if now_ms() < time_of(stop) else log_end
+    found = resolved(stop, log_end, view, log_end)
+    is_ahead = isinstance(stop, datetime.datetime) and now_ms() < time_of(stop)
+    return LONG_MAX if is_ahead and found == log_end else found
 
 
 class Following:
@@ -326,11 +328,12 @@ class Following:
 
     def _may_go_on(self, error: BaseException) -> bool:
         """Return True if an error is none, or passes by itself: after a warning, and until the loop's time-out."""
-        if isinstance(error, UnknownTopicOrPartitionError):
-            return self._looks.drop_gone()
+        # Another topic of the name, whose log is shorter, may be what was asked.
+        if isinstance(error, _OF_TOPICS) and self._looks.drop_gone():
+            return True
         if isinstance(error, OffsetOutOfRangeError):
             return error.offset < error.log_start_offset  # of which the next look warns
-        is_away = isinstance(error, (RetriableError, OSError, ServerRunningError))
+        is_away = isinstance(error, _AWAY)
         if not is_away or isinstance(error, CorruptRecordError) or self._is_timed_out():
             return False
         if monotonic_ms() - self._warned_ms >= _WARN_MS:
@@ -413,11 +416,6 @@ def follow(
         typed: what keys and values become.
         address: of the place, for errors.
     """
-    import pyarrow as pa  # noqa: PLC0415  others plan reads without it
-
-    from spark_kbatch.consumer.rows import ensure_columns  # noqa: PLC0415  likewise
-
-    names = ensure_columns(columns, typed.schema.names)
     timeout = None if timeout is None else arguments.seconds("timeout", timeout)
     if stop is not None and not callable(getattr(stop, "is_set", stop)):
         arguments.refuse("stop", stop, "a threading.Event, or a function that returns True")
@@ -432,13 +430,12 @@ def follow(
     read = functools.partial(
         TopicReader.read,
         topics=topics,
-        columns=[*dict.fromkeys([*names, "offset"])],
         typed=typed,
         isolation_level=isolation_level,
         max_decompressed_batch_bytes=max_decompressed_batch_bytes,
         where=condition,
     )
-    read(now, of=({}, {}, []))  # which checks the other arguments
+    schema = read(now, columns=columns, of=({}, {}, [])).schema  # which checks these arguments
     starts = dict[TopicPartition, int]()
     if groups is not None and group is not None:
         committed = groups.committed(group)
@@ -469,9 +466,10 @@ def follow(
         looks,
         lambda wanted, view, topic_id: read(
             TopicReader(looks.source),
+            columns=[*dict.fromkeys([*schema.names, "offset"])],
             of=({wanted.topic_partition: topic_id}, {wanted.topic_partition: view}, [wanted]),
         ),
-        schema=pa.schema([typed.schema.field(name) for name in names]),
+        schema=schema,
         group=None if groups is None or group is None else (group, groups, reader.source),
         timeout=timeout,
         stop=bool if stop is None else stop,

@@ -441,8 +441,8 @@ class TopicReader:
             log_start, log_end = view.offsets.log_start_offset, view.offsets.end_offset(isolation)
             wanted = OffsetRange(
                 tp,
-                _resolved(starts[tp], log_start, view, log_end),
-                _resolved(ends[tp], log_end, view, log_end),
+                resolved(starts[tp], log_start, view, log_end),
+                resolved(ends[tp], log_end, view, log_end),
             )
             found.append(wanted)
             if max(wanted.start, wanted.end) > log_end:
@@ -657,7 +657,8 @@ def _parse_times(wanted: Any) -> dict[TopicPartition, int]:
 _Bound = int | datetime.datetime | None  # None is the log's own start or end
 
 
-def _resolved(bound: _Bound, edge: int, view: LogView, log_end: int) -> int:
+def resolved(bound: _Bound, edge: int, view: LogView, log_end: int) -> int:
+    """Return the offset that a bound stands for: None for an edge of the log, and its end for a time without a record."""
     if isinstance(bound, datetime.datetime):
         record = view.offset_for_timestamp(time_of(bound), end_offset=log_end)
         return log_end if record is None else record.offset

@@ -48,7 +48,8 @@ def grouped(cluster: Cluster) -> Cluster:
 
 
 def follow(cluster: Cluster, topics: Any = "events", **given: Any) -> Following:
-    return cluster.follow(topics, **{"timeout": SOON_S, "columns": ["value"], "text": True} | given)
+    merged: dict[str, Any] = {"timeout": SOON_S, "columns": ["value"], "text": True} | given
+    return cluster.follow(topics, **merged)
 
 
 def values(batches: Any) -> list[str]:

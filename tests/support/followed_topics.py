@@ -8,6 +8,7 @@ not deleted, each is handed out.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
@@ -73,12 +74,16 @@ class Followed:
         for number in itertools.count():
             is_last = number >= rounds and time.monotonic() >= deadline
             with self._follower(number) as process:
-                until(lambda number=number: self._began(number), "it follows", timeout_s=PATIENCE_S)
+                until(functools.partial(self._began, number), "it follows", timeout_s=PATIENCE_S)
                 for _ in range(self._rng.randint(5, 40)):
                     self._write()
                     time.sleep(0.05)
                 if is_last:
-                    until(self._has_all, "all is handed out", timeout_s=PATIENCE_S)
+                    until(
+                        functools.partial(self._has_all, process),
+                        "all is handed out",
+                        timeout_s=PATIENCE_S,
+                    )
                 is_killed = not is_last and self._rng.random() < 0.6
                 process.send_signal(signal.SIGKILL if is_killed else signal.SIGTERM)
                 assert process.wait(PATIENCE_S) == (-signal.SIGKILL if is_killed else 0)
@@ -129,7 +134,8 @@ class Followed:
     def _began(self, number: int) -> bool:
         return number in self._handed_out()[_BEGAN]
 
-    def _has_all(self) -> bool:
+    def _has_all(self, process: subprocess.Popen[bytes]) -> bool:
+        assert process.poll() is None, "it has ended"
         return self._handed_out().keys() >= {*self._steady}
 
     def _check(self) -> None:
