@@ -507,6 +507,18 @@ def agreed(wrong: Wrong, path: Path) -> str:
     )
 
 
+def followed(wrong: Wrong, path: Path) -> str:
+    def is_over(ahead_ms: int) -> bool:
+        stop_at = datetime.datetime.fromtimestamp((real_ms() + ahead_ms) / 1000, datetime.UTC)
+        with wrong.on(), spark_kbatch.open(path, create=True) as cluster:
+            cluster.create_topic("events", exist_ok=True)
+            records = cluster.follow("events", stop_at=stop_at, timeout=0)
+            assert list(records) == []
+            return records._looks.is_done()
+
+    return outcome(is_young_gone=is_over(HOUR_MS), is_old_gone=is_over(-HOUR_MS))
+
+
 def ending(wrong: Wrong, _path: Path) -> str:
     """Right: what is given to the library ends before the real end, or at the latest by the wrong clock."""
     end = datetime.datetime.fromtimestamp(real_ms() / 1000, datetime.UTC) + datetime.timedelta(
@@ -540,6 +552,7 @@ CASES: dict[str, Callable[[Wrong, Path], str]] = {
     TIMES: times,
     REFUSED: refused,
     AGREED: agreed,
+    FOLLOWED: followed,
     ENDING: ending,
 }
 KINDS = ("a day ahead", "a day behind", "stopped")
