@@ -70,9 +70,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PAUSE_S, _PAUSE_MAX_S = 0.2, 1.0
-_IDLE_SHARE = (
-    100  # a pause is that many times as long as its look has computed, within these bounds
-)
+_IDLE_SHARE = 150  # a pause is that many times as long as its look computed, within these bounds
 _TURN_OFFSETS = 100_000  # of one partition, before the next one
 _COMMIT_MS = 1_000  # between two commits while more batches wait
 _WARN_MS = 60_000
