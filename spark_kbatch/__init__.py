@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_kbatch.bucket.maintenance import Maintained
+    from spark_kbatch.consumer.following import Following
     from spark_kbatch.consumer.lag import Lag
     from spark_kbatch.errors import (
         ApiError,
@@ -154,6 +155,7 @@ __all__ = [
     "CorruptRecordError",
     "DataLossError",
     "DecodedValues",
+    "Following",
     "GroupIdNotFoundError",
     "GroupNotEmptyError",
     "InterceptedRequest",
@@ -221,6 +223,7 @@ _MODULES = {
     "ArrowFuture": "producer.futures",
     "Cluster": "opening.cluster",
     "Commit": "store.commits",
+    "Following": "consumer.following",
     "DecodedValues": "values.decoded",
     "InterceptedRequest": "server.intercepts",
     "Lag": "consumer.lag",

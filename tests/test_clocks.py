@@ -63,6 +63,7 @@ TIMES = (
 REFUSED = "records that a server refuses by `message.timestamp.after.max.ms`"
 AGREED = "offsets that the tasks of a batch read agree on"
 REMEMBERED = "what a machine remembers of a bucket, and of files that it has read"
+FOLLOWED = "the time at which a loop over new records ends"
 ENDING = "credentials and tokens with an end"
 SHOWN = ""  # only shown, or what reads a clock for one of the rows
 
@@ -113,6 +114,7 @@ USES = {
         "Coordinator._maybe_rewrite": EXPIRY,
     },
     "commit/staging.py": {"_size_and_time": KEPT},
+    "consumer/following.py": {"_stop_of": FOLLOWED},
     "files.py": {
         "Files.version": REMEMBERED,
         "Files.fingerprint": REMEMBERED,
@@ -505,6 +507,18 @@ def agreed(wrong: Wrong, path: Path) -> str:
     )
 
 
+def followed(wrong: Wrong, path: Path) -> str:
+    def is_over(ahead_ms: int) -> bool:
+        stop_at = datetime.datetime.fromtimestamp((real_ms() + ahead_ms) / 1000, datetime.UTC)
+        with wrong.on(), spark_kbatch.open(path, create=True) as cluster:
+            cluster.create_topic("events", exist_ok=True)
+            records = cluster.follow("events", stop_at=stop_at, timeout=0)
+            assert list(records) == []
+            return records._looks.is_done()
+
+    return outcome(is_young_gone=is_over(HOUR_MS), is_old_gone=is_over(-HOUR_MS))
+
+
 def ending(wrong: Wrong, _path: Path) -> str:
     """Right: what is given to the library ends before the real end, or at the latest by the wrong clock."""
     end = datetime.datetime.fromtimestamp(real_ms() / 1000, datetime.UTC) + datetime.timedelta(
@@ -538,6 +552,7 @@ CASES: dict[str, Callable[[Wrong, Path], str]] = {
     TIMES: times,
     REFUSED: refused,
     AGREED: agreed,
+    FOLLOWED: followed,
     ENDING: ending,
 }
 KINDS = ("a day ahead", "a day behind", "stopped")

@@ -80,7 +80,7 @@ DOORS = {
         "staged_transactions", "task_producer", "transactional",
     },
     "consumer": {
-        "group_commits", "lag", "matching", "planning", "reading", "rows", "same_topic", "stream_planner",
+        "following", "group_commits", "lag", "matching", "planning", "reading", "rows", "same_topic", "stream_planner",
         "topic_reader",
     },
     "replica": {

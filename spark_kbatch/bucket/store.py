@@ -37,7 +37,7 @@ from spark_kbatch.bucket.reading import (
 from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.topics import BucketCatalog
 from spark_kbatch.bucket.urls import checked, known_at, nothing_at, objects_at
-from spark_kbatch.clock import now_ms, sleep_ms
+from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.same_topic import OwnSource, of_agreed
 from spark_kbatch.errors import (
@@ -157,6 +157,10 @@ class BucketStore(OwnSource):
         found = copy.copy(self)
         found._use(self._ledger.followed())  # noqa: SLF001  of the same class
         return found
+
+    def polled(self, poll_ms: int = ReadOptions.poll_ms) -> Callable[[], BucketStore]:
+        """Return what follows the ledger by a request now and then; see `StreamPoll`."""
+        return StreamPoll(self, poll_ms, monotonic_ms).source
 
     def _use(self, ledger: SharedLedger) -> None:
         self._ledger = ledger

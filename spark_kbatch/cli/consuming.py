@@ -13,6 +13,7 @@ there they are escaped as in a line of fields.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import re
@@ -47,12 +48,10 @@ from spark_kbatch.errors import (
     CorruptRecordError,
     KafkaStorageError,
     KBatchError,
-    ObjectStoreError,
-    OffsetOutOfRangeError,
-    UnknownTopicOrPartitionError,
     going_on,
 )
 from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.opening.stores import open_following
 from spark_kbatch.options.values import PERMISSIVE, parse_value_keywords
 from spark_kbatch.record.lines import Kind, Layout, Lines, Style, field_layout, json_layout
 from spark_kbatch.terminal import visible
@@ -61,8 +60,6 @@ logger = logging.getLogger(__name__)
 
 _FORMATS = click.Choice(["avro", "json"])
 _FRAMINGS = click.Choice(["confluent", "header", "none"])
-_PAUSE_MS = 200  # between two looks for new records
-_LOOKS_PER_LISTING = 10  # of which one also looks for new topics and partitions
 _BOUND = re.compile(
     r"(?:(?:(?P<topic>[^:]+):)?(?P<partition>[0-9]{1,10}):)?(?P<offset>[0-9]{1,19}|earliest|latest)"
 )
@@ -467,15 +464,36 @@ class _Printer:
         """Return whether the maximum number of records has been printed, or it was asked to stop."""
         return self._left == 0 or self._stop.is_set()
 
-    def print(self, wanted: OffsetRange, topic_id: str = "") -> None:
-        """Print the records in a range of offsets, flushing stdout after each batch.
+    def print(self, wanted: OffsetRange) -> None:
+        """Print the records in a range of offsets."""
+        for batch in self.read(wanted):
+            if self.is_done():
+                return
+            self.print_rows(wanted.topic_partition, batch)
+
+    def print_rows(self, topic_partition: TopicPartition, batch: pa.RecordBatch) -> None:
+        """Print records of a partition, and flush stdout.
 
         Asked to stop, it ends after the lines that are being written, of whole records.
         """
-        where = self._where_of(wanted.topic_partition.topic)  # its error comes without records too
-        if wanted.start == wanted.end or self.is_done():
-            return
-        lines = Lines(self._layout, wanted.topic_partition)
+        rows = batch if self._left is None else batch.slice(0, self._left)
+        for text in Lines(self._layout, topic_partition).of(self._as_json_text.with_nulls(rows)):
+            while text:  # an unbuffered stdout takes a part of it where a signal comes
+                text = text[self._out.write(text) :]
+            if self._stop.is_set():
+                break
+        self._out.flush()
+        if self._left is not None:
+            self._left -= rows.num_rows
+
+    def read(self, wanted: OffsetRange, topic_id: str = "") -> Iterator[pa.RecordBatch]:
+        """Return what yields the records of a range as they are printed.
+
+        An error about damage says with which option to go on after it.
+
+        Raises:
+            ConfigError: the condition does not fit the topic, also where the range is empty.
+        """
         batches = self._reader.read_range(
             wanted,
             self._layout.columns,
@@ -483,30 +501,18 @@ class _Printer:
             topic_id=topic_id,
             max_decompressed_batch_bytes=self._most,
             typed=self._as_json_text.of(wanted.topic_partition, names_it=self._names_partitions),
-            where=where,
+            where=self._where_of(wanted.topic_partition.topic),
         )
-        for batch in self._saying_how_to_go_on(batches, wanted.topic_partition):
-            rows = batch if self._left is None else batch.slice(0, self._left)
-            for text in lines.of(self._as_json_text.with_nulls(rows)):
-                while text:  # an unbuffered stdout takes a part of it where a signal comes
-                    text = text[self._out.write(text) :]
-                if self._stop.is_set():
-                    break
-            self._out.flush()
-            if self._left is not None:
-                self._left -= rows.num_rows
-            if self.is_done():
-                return
+        return self._saying_how_to_go_on(batches if wanted.start < wanted.end else (), wanted)
 
     def _saying_how_to_go_on(
-        self, batches: Iterable[pa.RecordBatch], topic_partition: TopicPartition
+        self, batches: Iterable[pa.RecordBatch], wanted: OffsetRange
     ) -> Iterator[pa.RecordBatch]:
-        """Yield these batches; have an error about damage say with which option to go on after it."""
         try:
             yield from batches
         except CorruptRecordError as error:
             bound = "{0.topic}:{0.partition}:{1}" if self._names_partitions else "{1}"
-            raise going_on(error, topic_partition, f"--start {bound}".format) from None
+            raise going_on(error, wanted.topic_partition, f"--start {bound}".format) from None
 
 
 class _Chosen:
@@ -525,7 +531,7 @@ class _Chosen:
         isolation: IsolationLevel,
     ) -> None:
         self.source = reader.source
-        self._reader, self._numbers = reader, partitions
+        self.reader, self._numbers = reader, partitions
         self._names = [name for name in topics if not name.startswith("^")]
         self._patterns = [_pattern(name) for name in topics if name.startswith("^")]
         self._start, self._end, self._last = start, end, last
@@ -533,23 +539,20 @@ class _Chosen:
         self.isolation = isolation
         self.unreadable: dict[TopicPartition, Exception] = {}  # that `ranges` has left out
 
-    def topics(self, *, may_be_none: bool = False) -> list[str]:
-        """Return the names of the topics to print, with patterns matched against the existing topics."""
-        found = list(dict.fromkeys(self._names))
-        if self._patterns:
-            every = self.source.topic_names()
-            matching = [name for name in every if any(p.search(name) for p in self._patterns)]
-            if not (matching or found or may_be_none):
-                patterns = ", ".join(repr(p.pattern) for p in self._patterns)
-                raise ConfigError(
-                    f"no topic matches {patterns}; topics: {', '.join(every) or 'none'}"
-                )
-            found += [name for name in matching if name not in found]
+    def followed(self, reader: Any) -> dict[TopicPartition, str]:
+        """Return the partitions to print as they are by now, with the ids of their topics.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no topic of a name that was given.
+        """
+        found: dict[TopicPartition, str] = {}
+        for topics in (self._names, *self._patterns):
+            found |= reader.chosen(topics, self._numbers or None)
         return found
 
-    def deleted(self, topics: Iterable[str]) -> set[str]:
-        """Return which of these topics are there no more, and were asked for by a pattern."""
-        return {*topics} - {*self.topics(may_be_none=True)}
+    def is_named(self, topic: str) -> bool:
+        """Return True if a topic was given by its name."""
+        return topic in self._names
 
     def ranges(self, *, may_be_none: bool = False) -> list[OffsetRange]:
         """Return the range of offsets to print in each chosen partition that can be read, as of now.
@@ -560,8 +563,11 @@ class _Chosen:
             UsageError: an offset is given for a partition that is not among them.
             OffsetOutOfRangeError: partitions do not hold these offsets; names all of them.
         """
-        names = self.topics(may_be_none=may_be_none)
-        wanted = [tp for name in names for tp in self.partitions(name)]
+        wanted = [*self.followed(self.reader)]
+        if not (wanted or may_be_none):
+            patterns = ", ".join(repr(p.pattern) for p in self._patterns)
+            every = ", ".join(self.source.topic_names())
+            raise ConfigError(f"no topic matches {patterns}; topics: {every or 'none'}")
         self._ensure_read(wanted, may_come=may_be_none and bool(self._patterns))
         views = self._views(wanted)
         starts, ends = dict[TopicPartition, int | str](), {}
@@ -578,10 +584,10 @@ class _Chosen:
             else:
                 starts[tp] = self._start.of(tp, edges, self.isolation)
             ends[tp] = end
-        found: list[OffsetRange] = self._reader.ranges(views, starts, ends, self.isolation)
+        found: list[OffsetRange] = self.reader.ranges(views, starts, ends, self.isolation)
         if self._last is None:
             return found
-        return [self._reader.last_records(one, self._last, self._offsets) for one in found]
+        return [self.reader.last_records(one, self._last, self._offsets) for one in found]
 
     def _ensure_read(self, chosen: Sequence[TopicPartition], *, may_come: bool) -> None:
         """Refuse offsets given for partitions that are not chosen; warn of them if such may come later."""
@@ -610,16 +616,7 @@ class _Chosen:
         return found
 
     def _offsets(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        found: Iterator[pa.RecordBatch] = self._reader.read_range(
-            wanted, ["offset"], self.isolation
-        )
-        return found
-
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return the partitions of a topic to print: those of the given numbers, or all."""
-        if self._numbers:
-            return [TopicPartition(topic, number) for number in dict.fromkeys(self._numbers)]
-        found: list[TopicPartition] = self.source.partitions(topic)
+        found: Iterator[pa.RecordBatch] = self.reader.read_range(wanted, ["offset"], self.isolation)
         return found
 
 
@@ -637,57 +634,29 @@ def _offset_of(view: Any, timestamp_ms: int, log_end: int) -> int:
 
 def _follow(chosen: _Chosen, printer: _Printer, ranges: Sequence[OffsetRange]) -> None:
     """Print ranges of records, then new ones as they come, including those of new partitions and topics."""
-    positions = {}
-    ids = {tp.topic: chosen.source.topic(tp.topic).topic_id for tp, _, _ in ranges}
-    for wanted in ranges:
-        printer.print(wanted, ids[wanted.topic_partition.topic])
-        positions[wanted.topic_partition] = wanted.end
-    looks = 0
-    while not printer.is_done() and _wait():
-        looks += 1
-        if looks % _LOOKS_PER_LISTING == 0:
-            for name in chosen.topics(may_be_none=True):
-                if name not in ids:
-                    ids[name] = chosen.source.topic(name).topic_id
-                for tp in chosen.partitions(name):
-                    positions.setdefault(tp, 0)
-        try:
-            views = chosen.source.views(positions)
-        except ObjectStoreError as error:  # which has been asked for some seconds
-            click.echo(visible(f"kbatch: {error}; it is asked again"), err=True)
-            continue
-        except UnknownTopicOrPartitionError:
-            deleted = chosen.deleted(ids)
-            if not deleted:
-                raise
-            logger.warning("deleted, and followed no more: %s", ", ".join(sorted(deleted)))
-            ids = {name: one for name, one in ids.items() if name not in deleted}
-            positions = {tp: at for tp, at in positions.items() if tp.topic not in deleted}
-            continue
-        for tp, view in views.items():
-            start, end = view.offsets.log_start_offset, view.offsets.end_offset(chosen.isolation)
-            position = positions[tp]
-            if end < position:
-                raise OffsetOutOfRangeError(str(tp), position, start, end)
-            if position < start:
-                if position > 0:
-                    logger.warning(
-                        "offsets %d to %d of %s were deleted before they were read",
-                        position,
-                        start,
-                        tp,
-                    )
-                position = start
-            printer.print(OffsetRange(tp, position, end), ids[tp.topic])
-            positions[tp] = end
+    for one in ranges:
+        printer.read(one)  # a condition that does not fit is an error without records too
+    following = open_following(
+        chosen.reader,
+        chosen.followed,
+        chosen.is_named,
+        chosen.isolation,
+        {one.topic_partition: one.start for one in ranges},
+        lambda wanted, _, topic_id: printer.read(wanted, topic_id),
+        lambda: printer.is_done() or not _is_read(),
+    )
+    with contextlib.suppress(StopIteration):
+        while True:
+            topic_partition, _, rows = following.take()
+            printer.print_rows(topic_partition, rows)
 
 
-def _wait() -> bool:
-    """Wait a moment; return False if no one reads stdout any more."""
+def _is_read() -> bool:
+    """Return True if someone may still read stdout."""
     try:
         out = sys.stdout.fileno()
     except (OSError, ValueError):  # not a file, in tests
         return True
     poll = select.poll()
     poll.register(out, 0)
-    return not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(_PAUSE_MS))
+    return not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

@@ -80,6 +80,16 @@ class FolderGroups:
         """
         return with_ends(read_groups(self._parts), functools.partial(_ends, self._source))
 
+    def committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """Return the committed offsets of a group, as stored last; raises as `read_groups`."""
+        contents, _, _ = load_groups(self._parts)
+        topics = TopicsOfRequest(self._parts)
+        return {
+            tp: value.offset
+            for tp, value in contents.offsets.get(group_id, {}).items()
+            if not topics.is_gone(tp, value)
+        }
+
     def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the offsets at which a group without members continues, which need not exist.
 

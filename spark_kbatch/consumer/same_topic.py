@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn, Self
@@ -55,6 +55,11 @@ class PartitionsApart:
     def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
         """Return nothing: the place does not tell why an offset is gone."""
         return ""
+
+    def polled(self: Source, poll_ms: int = ReadOptions.poll_ms) -> Callable[[], Source]:
+        """Return what returns the source itself."""
+        del poll_ms
+        return lambda: self
 
     def partitions(self: Source, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic, in order."""

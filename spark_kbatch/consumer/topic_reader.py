@@ -53,6 +53,10 @@ if TYPE_CHECKING:
 TopicChoice = str | Iterable[str] | re.Pattern[str]
 # An offset, a time, or a word.
 OneBound = int | str | datetime.datetime
+# Partitions with the ids of their topics, views of their logs, and the ranges of known offsets to read there.
+Planned = tuple[
+    Mapping[TopicPartition, str], Mapping[TopicPartition, LogView], Sequence[OffsetRange]
+]
 # Where a range starts or ends: for all partitions, or for each, by (topic, number), or by number in one topic.
 OffsetBound = OneBound | Mapping[Any, OneBound]
 
@@ -425,8 +429,8 @@ class TopicReader:
             OffsetOutOfRangeError: partitions do not hold these offsets, or all that they ended
                 before was overwritten; names all of them.
         """
-        starts = _by_partition("start", start, "earliest", list(views))
-        ends = _by_partition("end", end, "latest", list(views))
+        starts = bounds_of("start", start, views, "earliest", "latest")
+        ends = bounds_of("end", end, views, "latest")
         given = {tp: end for tp, end in ends.items() if isinstance(end, int)}
         from_start = {tp for tp in given if not isinstance(starts[tp], int)}
         lacking = planning.overwritten(given, from_start, views, isolation, self.source.why_gone)
@@ -437,8 +441,8 @@ class TopicReader:
             log_start, log_end = view.offsets.log_start_offset, view.offsets.end_offset(isolation)
             wanted = OffsetRange(
                 tp,
-                _resolved(starts[tp], log_start, view, log_end),
-                _resolved(ends[tp], log_end, view, log_end),
+                resolved(starts[tp], log_start, view, log_end),
+                resolved(ends[tp], log_end, view, log_end),
             )
             found.append(wanted)
             if max(wanted.start, wanted.end) > log_end:
@@ -502,10 +506,12 @@ class TopicReader:
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
         where: str | Where | None = None,
         taken: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = iter,
+        of: Planned | None = None,
     ) -> pa.RecordBatchReader:
         """Read records as Arrow; arguments and errors are those of `Cluster.read`.
 
         `typed` says what keys and values become, bytes by default; `taken` is applied to the batches, for errors as callers get them.
+        `of` is what to read, in place of topics, partitions and bounds.
         """
         import pyarrow as pa  # noqa: PLC0415  above
 
@@ -524,12 +530,13 @@ class TopicReader:
         most = arguments.whole_number(
             "max_decompressed_batch_bytes", max_decompressed_batch_bytes, 1, INT_MAX
         )
-        chosen = self.chosen(topics, partitions)
+        chosen, views, ranges = of or (self.chosen(topics, partitions), {}, [])
         chosen_rows = (
             None if where is None else self.where(where, typed, topics={tp.topic for tp in chosen})
         )
-        views = self.source.views(chosen)
-        ranges = self.ranges(views, start, end, isolation)
+        if of is None:
+            views = self.source.views(chosen)
+            ranges = self.ranges(views, start, end, isolation)
 
         def read(
             wanted: OffsetRange, columns: Sequence[str], times_ms: tuple[int, int] | None = None
@@ -650,19 +657,29 @@ def _parse_times(wanted: Any) -> dict[TopicPartition, int]:
 _Bound = int | datetime.datetime | None  # None is the log's own start or end
 
 
-def _resolved(bound: _Bound, edge: int, view: LogView, log_end: int) -> int:
+def resolved(bound: _Bound, edge: int, view: LogView, log_end: int) -> int:
+    """Return the offset that a bound stands for: None for an edge of the log, and its end for a time without a record."""
     if isinstance(bound, datetime.datetime):
-        time_ms = max(arguments.time_ms("a bound", bound, up=True), 0)
-        record = view.offset_for_timestamp(time_ms, end_offset=log_end)
+        record = view.offset_for_timestamp(time_of(bound), end_offset=log_end)
         return log_end if record is None else record.offset
-    return edge if bound is None else bound
+    return edge if bound is None else log_end if bound == LATEST else bound
 
 
-def _by_partition(
-    name: str, bound: Any, word: str, partitions: Sequence[TopicPartition]
+def time_of(bound: datetime.datetime) -> int:
+    """Return the time of a bound in ms, rounded up."""
+    return max(arguments.time_ms("a bound", bound, up=True), 0)
+
+
+def bounds_of(
+    name: str, bound: Any, partitions: Collection[TopicPartition], *words: str
 ) -> dict[TopicPartition, _Bound]:
+    """Return the bound that is given for each partition: None for the first of the words, LATEST for another.
+
+    Raises:
+        ConfigError: it is no bound, or one for other partitions than these.
+    """
     if not isinstance(bound, Mapping):
-        return dict.fromkeys(partitions, _one(name, bound, word))
+        return dict.fromkeys(partitions, _one(name, bound, *words))
     topics = {tp.topic for tp in partitions}
     given = {_partition(name, key, topics): one for key, one in bound.items()}
     if given.keys() != set(partitions):
@@ -670,7 +687,7 @@ def _by_partition(
             f"{name} names the partitions {_listed(given)}, but what is read has {_listed(partitions)}: "
             "name each partition that is read, and no other"
         )
-    return {tp: _one(f"{name} of {tp}", given[tp], word) for tp in partitions}
+    return {tp: _one(f"{name} of {tp}", given[tp], *words) for tp in partitions}
 
 
 def _partition(name: str, key: Any, topics: set[str]) -> TopicPartition:
@@ -684,15 +701,16 @@ def _partition(name: str, key: Any, topics: set[str]) -> TopicPartition:
     return TopicPartition(topic, number)
 
 
-def _one(name: str, bound: Any, word: str) -> _Bound:
-    accepts = f"{word!r}, an offset from 0 on, or a time as a datetime with a time zone"
+def _one(name: str, bound: Any, *words: str) -> _Bound:
+    known = " or ".join(map(repr, words))
+    accepts = f"{known}, an offset from 0 on, or a time as a datetime with a time zone"
     if isinstance(bound, datetime.datetime):
         arguments.time_ms(name, bound)  # has a time zone
         return bound
     if isinstance(bound, str):
-        if bound != word:
+        if bound not in words:
             arguments.refuse(name, bound, accepts)
-        return None
+        return None if bound == words[0] else LATEST
     try:
         return arguments.whole_number(name, bound, 0)
     except ConfigError:

@@ -53,6 +53,7 @@ from spark_kbatch.store.store import Catalog, Disks, Groups, Store, Upkeep
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_kbatch.consumer.following import Following, Stop
     from spark_kbatch.files import Files
     from spark_kbatch.producer.producer import Producer
     from spark_kbatch.producer.transactional import TransactionalProducer
@@ -110,7 +111,7 @@ class Cluster:
 
     - Topics: create_topic, alter_topic, create_partitions, delete_topic, topics, topic_names, topic,
       partitions, describe.
-    - Records: producer, read, list_offsets, delete_records.
+    - Records: producer, read, follow, list_offsets, delete_records.
     - Consumer groups: groups, alter_group_offsets, delete_group.
     - Jobs of Spark to a folder or a bucket: history, find_commit, first_commit.
     - Check and repair of a folder or a bucket: verify, also of a broker's logs, and repair.
@@ -534,6 +535,83 @@ class Cluster:
             max_decompressed_batch_bytes=max_decompressed_batch_bytes,
             where=where,
             taken=lambda batches: translated_each(batches, self._store.address),
+        )
+
+    def follow(
+        self,
+        topics: TopicChoice,
+        *,
+        partitions: Iterable[int] | None = None,
+        start: OffsetBound = "latest",
+        columns: Iterable[str] = READ,
+        text: bool | Literal["replace"] = False,
+        isolation_level: str = "read_committed",
+        max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
+        registry: StrPath | Mapping[str, str] | None = None,
+        where: str | None = None,
+        group: str | None = None,
+        stop_at: OffsetBound | None = None,
+        timeout: float | None = None,
+        stop: Stop | None = None,
+        **formats: Any,
+    ) -> Following:
+        """Read records as they come, in a loop that goes on: the consumer of plain Python.
+
+            with cluster.follow("orders", group="billing", columns=["key", "value"]) as records:
+                for batch in records:
+                    ...
+
+        Each batch is of one partition, and bounded; the order is that of each partition. A topic that comes later
+        and matches a pattern, or a new partition, is read from its start. A loop that no one asks does nothing:
+        there is no thread. `async for` takes it too.
+
+        Args:
+            topics: as for `read`. A topic of a pattern that is deleted is left out with a warning.
+            partitions, columns, text, isolation_level, max_decompressed_batch_bytes, registry, where,
+                formats: as for `read`.
+            start: where to begin: "latest", only what comes from now on; "earliest"; an offset, a time, or one
+                for each partition, as for `read`.
+            group: a consumer group without members. The loop starts where it stands, and at `start` where it stands
+                nowhere. It commits what was handed out once the next batch is asked for, while many come at
+                once each second, and at its end: each record at least once. One loop at a time has a group.
+            stop_at: where to end: "latest", as of now, an offset, also one ahead, or a time: before its first
+                record, or once it has passed and all there is was read. Or one for each partition.
+            timeout: seconds without a record, after which the loop ends; by default it waits for ever.
+            stop: ends the loop: a `threading.Event` once it is set, or a function once it returns True, looked
+                at before each batch and each look.
+
+        Returns:
+            An iterator of `pyarrow.RecordBatch`, with `positions`, `schema` and `close`, to be used in a `with`.
+
+        Raises:
+            The errors of `read`; from the loop also:
+            UnknownTopicOrPartitionError: a topic that was named is deleted, or deleted and created again.
+            OffsetOutOfRangeError: a log has lost records that were read.
+            GroupNotEmptyError: the group has members.
+            ConfigError: with a group, the place keeps none.
+        """
+        if not isinstance(topics, (str, re.Pattern)):
+            topics = arguments.topic_names("topics", topics)  # once, of an iterator
+        from spark_kbatch.columns.reading import read_as  # noqa: PLC0415  above
+        from spark_kbatch.consumer import following  # noqa: PLC0415  above
+
+        typed = read_as(text, registry, formats, topics)
+        return following.follow(
+            self._reader,
+            topics,
+            None if group is None else self._groups(),
+            partitions=partitions,
+            start=start,
+            columns=typed.schema.names if columns is READ else columns,
+            typed=typed,
+            isolation_level=isolation_level,
+            max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+            where=where,
+            group=None if group is None else arguments.group(group),
+            stop_at=stop_at,
+            timeout=timeout,
+            stop=stop,
+            address=self._store.address,
         )
 
     # Commits.

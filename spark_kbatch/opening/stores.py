@@ -27,6 +27,7 @@ from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files, LinkedFiles
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
+from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.opening.cluster import Cluster
 from spark_kbatch.options import arguments
 from spark_kbatch.options.object_store import StoreOptions, parse_store_options
@@ -41,7 +42,8 @@ from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Groups, Store
 
 if TYPE_CHECKING:
-    from spark_kbatch.bucket.store import BucketStore, StreamPoll
+    from spark_kbatch.bucket.store import BucketStore
+    from spark_kbatch.consumer.following import Following, Read
     from spark_kbatch.consumer.stream_planner import OnProcessed, StreamPlanner
 
 # A commit of a group's offsets reads all of `__consumer_offsets`, or connects to the server.
@@ -240,6 +242,24 @@ def open_reader(
     return TopicReader(open_store(address, foreign_end=foreign_end, client=client).source)
 
 
+def open_following(
+    reader: TopicReader,
+    choose: Callable[[TopicReader], Mapping[TopicPartition, str]],
+    is_named: Callable[[str], bool],
+    isolation: IsolationLevel,
+    starts: Mapping[TopicPartition, int],
+    read: Read,
+    stop: Callable[[], object],
+) -> Following:
+    """Return a loop over records as they come, which `read` reads; arguments as of `Looks` and `Following`."""
+    from spark_kbatch.consumer.following import Following, Looks  # noqa: PLC0415  loads asyncio
+
+    topics = reader.source.existing_topics({tp.topic for tp in starts})
+    ids = {name: one.topic_id for name, one in topics.items()}
+    looks = Looks(reader.source.polled(), choose, is_named, isolation, ids, starts)
+    return Following(looks, read, stop=stop)
+
+
 def _store_of(options: ReadOptions) -> Store:
     return open_store(
         options.cluster or options.path,
@@ -326,13 +346,10 @@ def _groups_of(options: ReadOptions) -> Groups:
 
 def _polled(options: ReadOptions) -> Callable[[], Source]:
     @functools.cache
-    def poll() -> StreamPoll:
-        from spark_kbatch.bucket.store import StreamPoll  # noqa: PLC0415  only for a bucket
+    def polled() -> Callable[[], Source]:
+        return open_bucket(options.path, store=options.store).polled(options.poll_ms)
 
-        store = open_bucket(options.path, store=options.store)
-        return StreamPoll(store, options.poll_ms, monotonic_ms)
-
-    return lambda: poll().source()
+    return lambda: polled()()
 
 
 def with_absolute_path(options: ReadOptions) -> ReadOptions:

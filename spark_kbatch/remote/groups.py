@@ -79,6 +79,18 @@ class RemoteGroups:
         with self._client() as client:
             return _until_answered(client, lambda: _groups(client))
 
+    def committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """Return the committed offsets of a group, of which its coordinator alone is asked."""
+        with self._client() as client:
+            found = _until_answered(
+                client, lambda: _committed(client, group_id, _coordinator(client, group_id))
+            )
+        return {
+            tp: one.committed_offset
+            for tp, one in found.items()
+            if one.committed_offset is not None
+        }
+
     def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the offsets at which a group without members continues."""
         with self._client() as client:

@@ -212,3 +212,12 @@ def test_a_plan_over_100_000_extents_takes_64_mib_at_most(
     assert sum(map(len, tasks)) >= 100
     assert peak <= (64 << 20) * commits / 1000 + (4 << 20)
     assert len(pickle.dumps(tasks)) < 1 << 20
+
+
+def test_a_loop_over_new_records_asks_as_seldom_as_a_stream() -> None:
+    objects = AllCounted()
+    cluster = a_bucket(objects, "events")
+    records = cluster.follow("events", timeout=3)
+    objects.taken()
+    assert list(records) == []
+    assert sum(objects.taken().values()) <= 3 + 3 / 0.5 + 1  # after news, and then each half second

@@ -57,6 +57,11 @@ CALLS: dict[str, dict[str, Any]] = {
     "export": {"topic": "events", "to": "exported"},
     "find_commit": {"number": 0},
     "first_commit": {},
+    "follow": {
+        "topics": "events", "partitions": [0], "start": "earliest", "columns": ["value", "offset"], "text": "replace",
+        "isolation_level": "read_committed", "max_decompressed_batch_bytes": 1 << 20, "registry": None,
+        "where": "offset >= 0", "group": "app", "stop_at": 3, "timeout": 5, "stop": None,
+    },
     "groups": {},
     "has": {"part": "groups"},
     "history": {"topic": "events"},

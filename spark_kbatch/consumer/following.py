@@ -1,0 +1,475 @@
+"""A loop over new records: a read that goes on with what comes, of topics in any place.
+
+    Looks        which offsets are new, look by look, while topics and partitions come and go
+    Following    their records, batch by batch; waits between looks; commits how far a consumer group has come
+
+A look asks for the ends of all partitions at once. What it finds is read, a bounded part of each partition, and then
+comes the next look, at once; one that finds nothing is followed by a pause. What happens between two looks:
+
+    a partition or a topic of a pattern came      it is read from its start
+    a topic of a pattern is gone                  a warning; it is left out
+    a topic of a pattern was recreated            a warning; the new one is read from its start
+    a named topic is gone or was recreated        UnknownTopicOrPartitionError
+    records were deleted before they were read    a warning; the next ones are read
+    a log ends before what was read of it         OffsetOutOfRangeError
+    the disk, store or cluster is away            a warning a minute; it is asked again, until a time-out
+
+A batch is handed out before it counts: an error or an interrupt loses none, and a loop that is asked again goes on after
+the last one that it gave. With a group, its positions are committed when the loop begins, so that a new one has
+a start that stays, and then once the next batch is asked for: at least once. Where many come with one look it is once a
+second. Offsets that have not changed are committed again each hour, since they expire by the time of their commit.
+
+Nothing here has a thread. In asyncio each step runs in one of the loop's, and its batch waits here until it is taken.
+
+Source: Kafka clients/.../consumer/internals/ConsumerCoordinator.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import functools
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from spark_kbatch.clock import monotonic_ms, now_ms
+from spark_kbatch.consumer.group_commits import AGAIN_MS
+from spark_kbatch.consumer.same_topic import recreated
+from spark_kbatch.consumer.stream_planner import is_another_topic
+from spark_kbatch.consumer.topic_reader import (
+    OffsetBound,
+    TopicChoice,
+    TopicReader,
+    bounds_of,
+    resolved,
+    time_of,
+)
+from spark_kbatch.errors import (
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    RetriableError,
+    ServerRunningError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import LONG_MAX, IsolationLevel, OffsetRange, TopicPartition
+from spark_kbatch.options import arguments
+from spark_kbatch.options.write import parse_isolation_level
+from spark_kbatch.store.os_errors import translated
+from spark_kbatch.store.source import LogView, Source
+from spark_kbatch.store.store import Groups
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_kbatch.consumer.rows import TypedColumns
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_S, _PAUSE_MAX_S = 0.2, 1.0
+_IDLE_SHARE = 150  # a pause is that many times as long as its look computed, within these bounds
+_TURN_OFFSETS = 100_000  # of one partition, before the next one
+_COMMIT_MS = 1_000  # between two commits while more batches wait
+_WARN_MS = 60_000
+_TRUNCATED = (
+    "it was read up to there, and has lost records since, or others have taken their place: follow it again "
+    "from a start that it holds, which `alter_group_offsets` sets for a group"
+)
+
+_OF_TOPICS = (UnknownTopicOrPartitionError, OffsetOutOfRangeError)
+# Brokers learn of topics one after another, so that one may not know what another tells.
+_AWAY = (RetriableError, OSError, ServerRunningError, UnknownTopicOrPartitionError)
+
+Stop = threading.Event | Callable[[], object]
+Read = Callable[[OffsetRange, LogView, str], Iterable["pa.RecordBatch"]]
+# A partition, the offset after records of it, and these, as rows.
+Found = tuple[TopicPartition, int, "pa.RecordBatch"]
+
+
+class Looks:
+    """What is new in the partitions that are followed. Not thread-safe."""
+
+    def __init__(
+        self,
+        polled: Callable[[], Source],
+        choose: Callable[[TopicReader], Mapping[TopicPartition, str]],
+        is_named: Callable[[str], bool],
+        isolation: IsolationLevel,
+        ids: Mapping[str, str],
+        starts: Mapping[TopicPartition, int],
+        stops: Mapping[TopicPartition, int | datetime.datetime] | None = None,
+    ) -> None:
+        """Set up for topics as they were found.
+
+        Args:
+            polled: returns the place for each look, as `Source.polled`.
+            choose: returns the partitions to follow by now, with the ids of their topics; raises
+                UnknownTopicOrPartitionError for a named topic that is gone.
+            is_named: whether a topic is not one of a pattern.
+            isolation: decides where logs end.
+            ids: of the topics.
+            starts: the first offset of each partition.
+            stops: where each ends; those that come later are not followed then. None for no end.
+        """
+        self._polled, self._choose, self._is_named = polled, choose, is_named
+        self._isolation, self._stops = isolation, stops
+        self.ids, self.positions = dict(ids), dict(starts)  # the next offset to hand out
+        self._ended = set[TopicPartition]()
+        self.source = polled()  # as the last look has found it
+
+    def is_done(self) -> bool:
+        """Return True if all partitions are where they end."""
+        return self._stops is not None and self.positions.keys() <= self._ended
+
+    def look(self) -> list[tuple[OffsetRange, LogView]]:
+        """Return the offsets that are new by now, and the log of each partition.
+
+        Raises:
+            UnknownTopicOrPartitionError: a topic was deleted or recreated; `drop_gone` says whether that is an error.
+            OffsetOutOfRangeError: a log ends before what was read of it.
+        """
+        self.source = source = self._polled()
+        left = [tp for tp in self.positions if tp not in self._ended]
+        views = source.views(left) if left else {}
+        self.drop_gone(source)  # after that, so that the views are of the topics that are followed
+        news = [(self._new(tp, view), view) for tp, view in views.items() if tp in self.positions]
+        return [one for one in news if one[0].start < one[0].end]
+
+    def _new(self, tp: TopicPartition, view: LogView) -> OffsetRange:
+        edges, position = view.offsets, self.positions[tp]
+        start, end = edges.log_start_offset, edges.end_offset(self._isolation)
+        # Past the last stable offset is where a loop that reads uncommitted data has left its group.
+        if edges.high_watermark < position:
+            raise OffsetOutOfRangeError(str(tp), position, start, end, why=_TRUNCATED)
+        if position < start:
+            logger.warning(
+                "offsets %d to %d of %s were deleted before they were read", position, start, tp
+            )
+            self.positions[tp] = position = start
+        stop = LONG_MAX if self._stops is None else _stop_of(self._stops[tp], view, end)
+        if position >= stop:
+            self._ended.add(tp)
+        return OffsetRange(tp, position, min(end, stop, position + _TURN_OFFSETS))
+
+    def drop_gone(self, source: Source | None = None) -> bool:
+        """Take in new topics and partitions, drop those of a pattern that are gone; return True if some are.
+
+        Raises:
+            UnknownTopicOrPartitionError: a named one is gone or was recreated.
+        """
+        try:
+            chosen = self._choose(TopicReader(source or self._polled()))
+        except UnknownTopicOrPartitionError as error:
+            raise UnknownTopicOrPartitionError(
+                f"it was deleted while it was followed: {error}"
+            ) from None
+        ids = {tp.topic: topic_id for tp, topic_id in chosen.items()}
+        gone = [one for one in self.ids if one not in ids or is_another_topic(one, self.ids, ids)]
+        for name in gone:
+            if self._is_named(name):
+                raise recreated(name)
+            logger.warning(
+                "deleted%s: %s",
+                " and created again, so followed from the start"
+                if name in ids
+                else ", and followed no more",
+                name,
+            )
+        self.ids = ids
+        kept = {tp: at for tp, at in self.positions.items() if tp.topic not in gone}
+        self.positions = kept if self._stops is not None else dict.fromkeys(chosen, 0) | kept
+        return bool(gone)
+
+
+def _stop_of(stop: int | datetime.datetime, view: LogView, log_end: int) -> int:
+    """Return the offset to stop before, past the log's end if it has not come."""
+    found = resolved(stop, log_end, view, log_end)
+    is_ahead = isinstance(stop, datetime.datetime) and now_ms() < time_of(stop)
+    return LONG_MAX if is_ahead and found == log_end else found
+
+
+class Following:
+    """An iterator over records as they come, which `Cluster.follow` returns; `async for` takes it too.
+
+        with cluster.follow("orders", group="billing") as records:
+            for batch in records:
+                ...
+
+    Each batch is a `pyarrow.RecordBatch` of one partition, in offset order. One thread or task takes them at a time;
+    `close` may be called by any.
+    """
+
+    def __init__(
+        self,
+        looks: Looks,
+        read: Read,
+        *,
+        schema: pa.Schema | None = None,
+        group: tuple[str, Groups, Source] | None = None,
+        timeout: float | None = None,
+        stop: Stop = bool,
+        address: str = "",
+    ) -> None:
+        """Follow what `looks` finds.
+
+        Args:
+            looks: of the place.
+            read: returns the records of a range of a topic, by its id, in bounded batches with a column `offset`.
+            schema: of what iteration returns.
+            group: that is told how far the loop has come, the groups of the place, and the place as it is now.
+            timeout: seconds without a record, after which the loop ends.
+            stop: ends the loop once it is set, or true.
+            address: of the place, for errors.
+        """
+        self.schema = schema  #: of the batches
+        self._looks, self._read, self._group, self._address = looks, read, group, address
+        self._timeout_ms = LONG_MAX if timeout is None else timeout * 1000
+        self._is_asked_to_stop: Callable[[], object] = getattr(stop, "is_set", stop)  # type: ignore[arg-type]
+        self._closed = threading.Event()
+        self._lock = (
+            threading.RLock()
+        )  # held by a step; a signal's handler may close this meanwhile
+        self._running, self._ready = self._run(), list[Found]()  # at most one is ready
+        self._committed: Mapping[TopicPartition, int] = {}
+        self._committed_ms = self._all_ms = -AGAIN_MS  # the last commit, and the last one of all
+        self._idle_ms: int | None = None  # since when there is nothing
+        self._warned_ms = -_WARN_MS
+        self._commit()
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """The offset after the last record that was handed out, or looked at, by partition."""
+        return dict(self._looks.positions)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return self.take()[2]
+
+    def take(self) -> Found:
+        """Wait for the next batch, and return it with its partition; raises StopIteration at the end."""
+        while (pause_s := self._step()) is not None:
+            for found in self._ready:
+                return self._taken(found)
+            self._closed.wait(pause_s)
+        raise StopIteration
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        # A step whose task is cancelled goes on in its thread: what it finds waits for the next call.
+        while (pause_s := await asyncio.to_thread(self._step)) is not None:
+            for found in self._ready:
+                return self._taken(found)[2]
+            await asyncio.sleep(pause_s)
+        raise StopAsyncIteration
+
+    def _taken(self, found: Found) -> Found:
+        # In this order: an interrupt between the two hands it out again.
+        tp, self._looks.positions[tp], rows = found
+        self._ready.clear()
+        return tp, found[1], rows if self.schema is None else rows.select(self.schema.names)
+
+    def _step(self) -> float | None:
+        """Have the next batch ready, or look for it once; return how long to wait then, None at the end."""
+        with self._lock:
+            if self._ready:
+                return 0.0
+            try:
+                with translated(self._address):
+                    is_over = self._closed.is_set() or self._is_asked_to_stop()
+                    pause_s = None if is_over else next(self._running, None)
+                    if pause_s is None:
+                        self._commit()
+                        self._closed.set()
+            except BaseException as error:
+                self._running = self._run()  # What was not handed out is found again.
+                self._ready.clear()
+                if not self._may_go_on(error):
+                    raise
+                return _PAUSE_MAX_S
+            return pause_s
+
+    def _run(self) -> Iterator[float]:
+        """Have one batch after the other ready, and yield when it is, or how long to wait where there is none.
+
+        After a batch it goes on once that was taken, and the next is asked for.
+        """
+        while True:
+            self._commit()
+            started_s = time.thread_time()
+            news = self._looks.look()
+            pause_s = _IDLE_SHARE * (time.thread_time() - started_s)
+            for wanted, view in news:
+                tp, self._idle_ms = wanted.topic_partition, None
+                for rows in self._read(wanted, view, self._looks.ids[tp.topic]):
+                    if len(rows):
+                        self._ready.append((tp, rows["offset"][-1].as_py() + 1, rows))
+                    yield 0.0
+                    self._commit(at_once=False)
+                self._looks.positions[tp] = wanted.end
+            if self._looks.is_done() or (not news and self._is_timed_out()):
+                return
+            if not news:
+                yield min(max(pause_s, _PAUSE_S), _PAUSE_MAX_S)
+
+    def _is_timed_out(self) -> bool:
+        """Return True if there has been no record for longer than the loop waits; called where there is none."""
+        now = monotonic_ms()
+        self._idle_ms = now if self._idle_ms is None else self._idle_ms
+        return now - self._idle_ms >= self._timeout_ms
+
+    def _may_go_on(self, error: BaseException) -> bool:
+        """Return True if an error is none, or passes by itself: after a warning, and until the loop's time-out."""
+        # Another topic of the name, whose log is shorter, may be what was asked.
+        if isinstance(error, _OF_TOPICS) and self._looks.drop_gone():
+            return True
+        if isinstance(error, OffsetOutOfRangeError):
+            return error.offset < error.log_start_offset  # of which the next look warns
+        is_away = isinstance(error, _AWAY)
+        if not is_away or isinstance(error, CorruptRecordError) or self._is_timed_out():
+            return False
+        if monotonic_ms() - self._warned_ms >= _WARN_MS:
+            logger.warning("%s; it is asked again", error)
+            self._warned_ms = monotonic_ms()
+        return True
+
+    def _commit(self, *, at_once: bool = True) -> None:
+        """Commit for the group what was handed out and has changed, and each hour all.
+
+        Args:
+            at_once: whether it is due though the last commit was a moment ago.
+        """
+        now, positions = monotonic_ms(), self.positions
+        is_all = now - self._all_ms >= AGAIN_MS
+        due = {tp: at for tp, at in positions.items() if is_all or self._committed.get(tp) != at}
+        is_early = not at_once and now - self._committed_ms < _COMMIT_MS
+        if self._group is None or is_early or not due:
+            return
+        group_id, groups, source = self._group
+        # An offset of a topic that was recreated meanwhile says nothing about the one that has its name now.
+        there = source.existing_topics({tp.topic for tp in due})
+        ids = {name: one.topic_id for name, one in there.items()}
+        same = {name for name in ids if not is_another_topic(name, self._looks.ids, ids)}
+        groups.alter_offsets(group_id, {tp: at for tp, at in due.items() if tp.topic in same})
+        self._committed, self._committed_ms = positions, now
+        self._all_ms = now if is_all else self._all_ms
+
+    def close(self) -> None:
+        """End the loop, and commit for its group all that was handed out. Safe to call again, from any thread.
+
+        Raises:
+            KBatchError: it cannot be committed.
+        """
+        self._closed.set()
+        with self._lock, translated(self._address):
+            self._ready.clear()
+            self._commit()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close it; after an error the batch that was handed out last is not committed."""
+        self._group = self._group if kind is None else None
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *why: Any) -> None:
+        """Close it as `__exit__` does, in a thread."""
+        await asyncio.to_thread(self.__exit__, *why)
+
+
+def follow(
+    reader: TopicReader,
+    topics: TopicChoice,
+    groups: Groups | None,
+    *,
+    partitions: Iterable[int] | None,
+    start: OffsetBound,
+    columns: Iterable[str],
+    typed: TypedColumns,
+    isolation_level: str,
+    max_decompressed_batch_bytes: int,
+    where: str | None,
+    group: str | None,
+    stop_at: OffsetBound | None,
+    timeout: float | None,
+    stop: Stop | None,
+    address: str,
+) -> Following:
+    """Return the loop that `Cluster.follow` describes, with its other arguments.
+
+    Args:
+        reader: of the place.
+        topics: which; no iterator.
+        groups: of the place, if a group is given.
+        typed: what keys and values become.
+        address: of the place, for errors.
+    """
+    timeout = None if timeout is None else arguments.seconds("timeout", timeout)
+    if stop is not None and not callable(getattr(stop, "is_set", stop)):
+        arguments.refuse("stop", stop, "a threading.Event, or a function that returns True")
+    if partitions is not None:
+        partitions = arguments.partition_numbers("partitions", partitions)
+    isolation = parse_isolation_level("isolation_level", isolation_level)
+    polled = reader.source.polled()
+    now = TopicReader(polled())
+    chosen = now.chosen(topics, partitions)
+    views = now.source.views(chosen)
+    condition = where and reader.where(where, typed, topics={tp.topic for tp in chosen})
+    read = functools.partial(
+        TopicReader.read,
+        topics=topics,
+        typed=typed,
+        isolation_level=isolation_level,
+        max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+        where=condition,
+    )
+    schema = read(now, columns=columns, of=({}, {}, [])).schema  # which checks these arguments
+    starts = dict[TopicPartition, int]()
+    if groups is not None and group is not None:
+        committed = groups.committed(group)
+        # In a topic that the group has read, a partition without a commit came later.
+        known = {tp.topic for tp in committed}
+        starts = {tp: committed.get(tp, 0) for tp in views if tp.topic in known}
+    left = {tp: view for tp, view in views.items() if tp not in starts}
+    if left or not isinstance(start, Mapping):
+        among = views if isinstance(start, Mapping) else left
+        ranges = now.ranges(among, start, "latest", isolation)
+        starts = {one.topic_partition: one.start for one in ranges} | starts
+    stops = None
+    if stop_at is not None:
+        stops = {
+            tp: views[tp].offsets.end_offset(isolation) if one is None else one
+            for tp, one in bounds_of("stop_at", stop_at, views, "latest").items()
+        }
+    looks = Looks(
+        polled,
+        lambda now: now.chosen(topics, partitions),
+        lambda _: not isinstance(topics, re.Pattern),
+        isolation,
+        {tp.topic: topic_id for tp, topic_id in chosen.items()},
+        starts,
+        stops,
+    )
+    return Following(
+        looks,
+        lambda wanted, view, topic_id: read(
+            TopicReader(looks.source),
+            columns=[*dict.fromkeys([*schema.names, "offset"])],
+            of=({wanted.topic_partition: topic_id}, {wanted.topic_partition: view}, [wanted]),
+        ),
+        schema=schema,
+        group=None if groups is None or group is None else (group, groups, reader.source),
+        timeout=timeout,
+        stop=bool if stop is None else stop,
+        address=address,
+    )
