@@ -166,7 +166,7 @@ class FolderGroups:
             ownership.release()
 
 
-class ForeignGroups:
+class ForeignGroups(Groups):
     """The consumer groups in a broker's log dir, which are only read; a `store.Groups`."""
 
     def __init__(self, path: Path, log_dir: ForeignLogDir, source: Source) -> None:

@@ -57,9 +57,9 @@ def is_of_real_cluster(address: StrPath) -> bool:
 
 
 def ensure_not_refused(address: str, client: Mapping[str, Any], *, within_ms: int) -> None:
-    """Raise DisconnectedError if all servers of a real cluster refuse connections for so long.
+    """Refuse a real cluster whose servers all refuse connections for so long, for callers whose user waits.
 
-    For callers whose user waits; raises the errors of `parse_client_options` too.
+    Raises the errors of `parse_client_options`, and that of `remote.client.ensure_not_refused`.
     """
     from spark_kbatch.remote.client import ensure_not_refused  # noqa: PLC0415  for these alone
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
-from spark_kbatch.bucket import job, ledger, shared_ledger
+from spark_kbatch.bucket import job, ledger, shared_ledger, store
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.shared_ledger import LedgerCache
@@ -76,7 +76,7 @@ class _Stream:
 @contextlib.contextmanager
 def _stream() -> Iterator[_Stream]:
     clock = _Clock()
-    clocks = [(job, "now_ms"), (shared_ledger, "now_ms"), (shared_ledger, "monotonic_ms"), (ledger, "now_ms"), (ledger, "monotonic_ms"), (stores, "monotonic_ms")]  # fmt: skip
+    clocks = [(job, "now_ms"), (shared_ledger, "now_ms"), (shared_ledger, "monotonic_ms"), (ledger, "now_ms"), (ledger, "monotonic_ms"), (store, "monotonic_ms")]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as patched:
         for module, name in clocks:
             patched.enter_context(patch.object(module, name, clock.now_ms))
