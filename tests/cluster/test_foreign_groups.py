@@ -403,7 +403,9 @@ def test_a_place_without_consumer_offsets_has_no_groups(tmp_path: Path) -> None:
     logs = spark_kbatch.open(tmp_path)
 
     assert not logs.has("groups")
-    with pytest.raises(ConfigError, match="where the directory has a partition of __consumer_offsets"):
+    with pytest.raises(
+        ConfigError, match="where the directory has a partition of __consumer_offsets"
+    ):
         logs.groups()
 
 
