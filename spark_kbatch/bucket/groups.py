@@ -20,6 +20,7 @@ from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.errors import ConfigError, GroupIdNotFoundError, RefusedEntryError
 from spark_kbatch.model import ConsumerGroup, TopicPartition
 from spark_kbatch.store.groups import committed, with_ends
+from spark_kbatch.store.store import NO_IDS, Groups
 
 GROUP_ID_CHARACTERS_MAX = 255
 OFFSETS_MAX = 100_000  # of all groups together: 6 MB of each checkpoint
@@ -30,8 +31,10 @@ _OFFSETS_OF_ENTRY = 2500
 _COMMIT_AGE_MAX_MS = 1000  # of the state that is written to, for which no news is asked then
 
 
-class BucketGroups:
+class BucketGroups(Groups):
     """The consumer groups of one cluster in a bucket; a `store.Groups`. Thread-safe."""
+
+    commit_pause_ms = 10_000  # a commit is an entry, which is paid for, and which all others read
 
     def __init__(self, ledger: SharedLedger) -> None:
         """Set up for a cluster, by its ledger."""
@@ -66,7 +69,12 @@ class BucketGroups:
                 for (topic_id, partition), head in state.groups.get(group_id, {}).items()
             }
 
-    def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def alter_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str] = NO_IDS,
+    ) -> None:
         """Commit offsets of a group, which need not exist.
 
         Those of more than 2,500 partitions are several entries, of which an error may leave the
@@ -87,9 +95,13 @@ class BucketGroups:
         wanted = sorted(offsets.items())
 
         def rows(state: LedgerState) -> list[CommittedGroupOffset]:
+            ids = {tp.topic: topic_ids.get(tp.topic) for tp, _ in wanted}
             found = [
-                CommittedGroupOffset(topic_id_of(state, tp.topic), tp.partition, offset, "")
+                CommittedGroupOffset(
+                    ids[tp.topic] or topic_id_of(state, tp.topic), tp.partition, offset, ""
+                )
                 for tp, offset in wanted
+                if ids[tp.topic] is None or ids[tp.topic] in state.topics
             ]
             for one in found:  # all of them, before the first entry is written
                 state.partition(one.topic_id, one.partition)

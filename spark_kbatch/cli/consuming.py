@@ -46,7 +46,6 @@ from spark_kbatch.errors import (
     UNREADABLE,
     ConfigError,
     CorruptRecordError,
-    KafkaStorageError,
     KBatchError,
     going_on,
 )
@@ -569,7 +568,7 @@ class _Chosen:
             every = ", ".join(self.source.topic_names())
             raise ConfigError(f"no topic matches {patterns}; topics: {every or 'none'}")
         self._ensure_read(wanted, may_come=may_be_none and bool(self._patterns))
-        views = self._views(wanted)
+        views, self.unreadable = self.reader.readable(wanted)
         starts, ends = dict[TopicPartition, int | str](), {}
         for tp, view in views.items():
             edges = view.offsets
@@ -599,21 +598,6 @@ class _Chosen:
                 if not may_come:
                     raise click.UsageError(why)
                 logger.warning("%s: it is ignored", visible(why))
-
-    def _views(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, Any]:
-        """Return views of these partitions, as of one moment; if some cannot be read, of each other one alone."""
-        found: dict[TopicPartition, Any] = {}
-        try:
-            found.update(self.source.views(wanted))
-        except (OSError, KafkaStorageError, CorruptRecordError):
-            for topic_partition in wanted:
-                try:
-                    found.update(self.source.views([topic_partition]))
-                except (OSError, KafkaStorageError, CorruptRecordError) as error:
-                    self.unreadable[topic_partition] = error
-            if not found:
-                raise
-        return found
 
     def _offsets(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         found: Iterator[pa.RecordBatch] = self.reader.read_range(wanted, ["offset"], self.isolation)
@@ -647,7 +631,7 @@ def _follow(chosen: _Chosen, printer: _Printer, ranges: Sequence[OffsetRange]) -
     )
     with contextlib.suppress(StopIteration):
         while True:
-            topic_partition, _, rows = following.take()
+            topic_partition, *_, rows = following.take()
             printer.print_rows(topic_partition, rows)
 
 

@@ -59,12 +59,12 @@ from spark_kbatch.options.remote import parse_client_options
 from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.store.groups import committed, described_member, with_ends
 from spark_kbatch.store.source import Source
-from spark_kbatch.store.store import Groups
+from spark_kbatch.store.store import NO_IDS, Groups
 
 logger = logging.getLogger(__name__)
 
 
-class FolderGroups:
+class FolderGroups(Groups):
     """The consumer groups of one cluster in a folder; `store.Groups`.
 
     If a server runs, here or in another process, changes are asked of it: it has the groups in memory.
@@ -90,14 +90,23 @@ class FolderGroups:
             if not topics.is_gone(tp, value)
         }
 
-    def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def alter_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str] = NO_IDS,
+    ) -> None:
         """Set the offsets at which a group without members continues, which need not exist.
 
         Raises:
             UnknownTopicOrPartitionError: a partition does not exist.
             GroupNotEmptyError, ServerRunningError, KafkaStorageError: as `_change`.
         """
-        ids = {tp: self._parts.manager.partition(tp).topic.topic_id for tp in offsets}
+        # An offset that is stored with the id of a topic that is gone is not read again.
+        ids = {
+            tp: topic_ids.get(tp.topic) or self._parts.manager.partition(tp).topic.topic_id
+            for tp in offsets
+        }
 
         def changes(_: StoredGroups) -> list[Change]:
             now_ms = self._parts.manager.now_ms()
@@ -109,7 +118,9 @@ class FolderGroups:
                 for tp, offset in offsets.items()
             ]
 
-        self._change(group_id, changes, lambda served: served.alter_offsets(group_id, offsets))
+        self._change(
+            group_id, changes, lambda served: served.alter_offsets(group_id, offsets, topic_ids)
+        )
 
     def delete(self, group_id: str) -> None:
         """Delete a group without members, and its offsets.
@@ -221,7 +232,12 @@ class ForeignGroups(Groups):
                     latest[record.key] = record
         return sorted(latest.values())
 
-    def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> NoReturn:
+    def alter_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str] = NO_IDS,
+    ) -> NoReturn:
         """Raise ConfigError: a broker's logs are only read."""
         raise ConfigError(
             f"group {group_id!r} cannot be changed in {self._path}: it is a Kafka broker's log "

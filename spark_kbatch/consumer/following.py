@@ -14,10 +14,13 @@ comes the next look, at once; one that finds nothing is followed by a pause. Wha
     a log ends before what was read of it         OffsetOutOfRangeError
     the disk, store or cluster is away            a warning a minute; it is asked again, until a time-out
 
-A batch is handed out before it counts: an error or an interrupt loses none, and a loop that is asked again goes on after
-the last one that it gave. With a group, its positions are committed when the loop begins, so that a new one has
-a start that stays, and then once the next batch is asked for: at least once. Where many come with one look it is once a
-second. Offsets that have not changed are committed again each hour, since they expire by the time of their commit.
+A partition that cannot be read waits for the others: those that failed least are read first.
+
+A loop that is asked again after an error, or an interrupt while it waited, goes on after the last batch that it gave.
+With a group, its positions are committed when the loop begins, so that a new one has a start that stays. A batch counts
+once the next one is asked for, or a `with` is left without an error: at least once. Where many come with one look, it
+is committed once a second, and in a place that is paid for each commit less often. Offsets that have not changed are
+committed again each hour, since they expire by the time of their commit.
 
 Nothing here has a thread. In asyncio each step runs in one of the loop's, and its batch waits here until it is taken.
 
@@ -27,13 +30,16 @@ Source: Kafka clients/.../consumer/internals/ConsumerCoordinator.java.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import functools
+import inspect
 import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from spark_kbatch.clock import monotonic_ms, now_ms
@@ -50,6 +56,7 @@ from spark_kbatch.consumer.topic_reader import (
 )
 from spark_kbatch.errors import (
     CorruptRecordError,
+    KBatchError,
     OffsetOutOfRangeError,
     RetriableError,
     ServerRunningError,
@@ -71,6 +78,7 @@ logger = logging.getLogger(__name__)
 
 _PAUSE_S, _PAUSE_MAX_S = 0.2, 1.0
 _IDLE_SHARE = 150  # a pause is that many times as long as its look computed, within these bounds
+_FROM_START = -1  # a position, before the first look at a partition that came later
 _TURN_OFFSETS = 100_000  # of one partition, before the next one
 _COMMIT_MS = 1_000  # between two commits while more batches wait
 _WARN_MS = 60_000
@@ -79,14 +87,13 @@ _TRUNCATED = (
     "from a start that it holds, which `alter_group_offsets` sets for a group"
 )
 
-_OF_TOPICS = (UnknownTopicOrPartitionError, OffsetOutOfRangeError)
 # Brokers learn of topics one after another, so that one may not know what another tells.
 _AWAY = (RetriableError, OSError, ServerRunningError, UnknownTopicOrPartitionError)
 
 Stop = threading.Event | Callable[[], object]
 Read = Callable[[OffsetRange, LogView, str], Iterable["pa.RecordBatch"]]
-# A partition, the offset after records of it, and these, as rows.
-Found = tuple[TopicPartition, int, "pa.RecordBatch"]
+# A partition, the offset from which records of it were looked for, the one after them, and these, as rows.
+Found = tuple[TopicPartition, int, int, "pa.RecordBatch"]
 
 
 class Looks:
@@ -117,6 +124,8 @@ class Looks:
         self._polled, self._choose, self._is_named = polled, choose, is_named
         self._isolation, self._stops = isolation, stops
         self.ids, self.positions = dict(ids), dict(starts)  # the next offset to hand out
+        self.unreadable: Mapping[TopicPartition, Exception] = {}  # at the last look
+        self.is_gone: Exception | None = None
         self._ended = set[TopicPartition]()
         self.source = polled()  # as the last look has found it
 
@@ -128,14 +137,17 @@ class Looks:
         """Return the offsets that are new by now, and the log of each partition.
 
         Raises:
-            UnknownTopicOrPartitionError: a topic was deleted or recreated; `drop_gone` says whether that is an error.
+            UnknownTopicOrPartitionError: a named topic was deleted or recreated; or no one knows one by now.
             OffsetOutOfRangeError: a log ends before what was read of it.
+            KafkaStorageError, OSError: no partition can be read; for some of them `unreadable` says why.
         """
-        self.source = source = self._polled()
+        self.source = self._polled()
         left = [tp for tp in self.positions if tp not in self._ended]
-        views = source.views(left) if left else {}
-        self.drop_gone(source)  # after that, so that the views are of the topics that are followed
-        news = [(self._new(tp, view), view) for tp, view in views.items() if tp in self.positions]
+        views, self.unreadable = TopicReader(self.source).readable(left)
+        gone = self._drop_gone(
+            self.source
+        )  # after that, so that views are of topics that are followed
+        news = [(self._new(tp, view), view) for tp, view in views.items() if tp.topic not in gone]
         return [one for one in news if one[0].start < one[0].end]
 
     def _new(self, tp: TopicPartition, view: LogView) -> OffsetRange:
@@ -145,32 +157,44 @@ class Looks:
         if edges.high_watermark < position:
             raise OffsetOutOfRangeError(str(tp), position, start, end, why=_TRUNCATED)
         if position < start:
-            logger.warning(
-                "offsets %d to %d of %s were deleted before they were read", position, start, tp
-            )
+            if position != _FROM_START:
+                logger.warning(
+                    "offsets %d to %d of %s were deleted before they were read", position, start, tp
+                )
             self.positions[tp] = position = start
         stop = LONG_MAX if self._stops is None else _stop_of(self._stops[tp], view, end)
         if position >= stop:
             self._ended.add(tp)
         return OffsetRange(tp, position, min(end, stop, position + _TURN_OFFSETS))
 
-    def drop_gone(self, source: Source | None = None) -> bool:
-        """Take in new topics and partitions, drop those of a pattern that are gone; return True if some are.
+    @contextlib.contextmanager
+    def dropping_gone(self) -> Iterator[None]:
+        """Suppress errors that come of a topic of a pattern which is gone, or whose name another one has."""
+        try:
+            yield
+        except (UnknownTopicOrPartitionError, OffsetOutOfRangeError):
+            if not self._drop_gone(self._polled()):
+                raise
+
+    def _drop_gone(self, source: Source) -> set[str]:
+        """Take in new topics and partitions, drop the topics of a pattern that are gone, and return these.
 
         Raises:
-            UnknownTopicOrPartitionError: a named one is gone or was recreated.
+            UnknownTopicOrPartitionError: a named one is gone or was recreated; it is `is_gone` then.
         """
         try:
-            chosen = self._choose(TopicReader(source or self._polled()))
+            chosen = self._choose(TopicReader(source))
         except UnknownTopicOrPartitionError as error:
-            raise UnknownTopicOrPartitionError(
+            self.is_gone = UnknownTopicOrPartitionError(
                 f"it was deleted while it was followed: {error}"
-            ) from None
+            )
+            raise self.is_gone from None
         ids = {tp.topic: topic_id for tp, topic_id in chosen.items()}
-        gone = [one for one in self.ids if one not in ids or is_another_topic(one, self.ids, ids)]
+        gone = {one for one in self.ids if one not in ids or is_another_topic(one, self.ids, ids)}
         for name in gone:
             if self._is_named(name):
-                raise recreated(name)
+                self.is_gone = recreated(name)
+                raise self.is_gone
             logger.warning(
                 "deleted%s: %s",
                 " and created again, so followed from the start"
@@ -178,10 +202,13 @@ class Looks:
                 else ", and followed no more",
                 name,
             )
-        self.ids = ids
         kept = {tp: at for tp, at in self.positions.items() if tp.topic not in gone}
-        self.positions = kept if self._stops is not None else dict.fromkeys(chosen, 0) | kept
-        return bool(gone)
+        # In this order: an interrupt between the two leaves no old position under a new id.
+        self.positions = (
+            kept if self._stops is not None else dict.fromkeys(chosen, _FROM_START) | kept
+        )
+        self.ids = ids
+        return gone
 
 
 def _stop_of(stop: int | datetime.datetime, view: LogView, log_end: int) -> int:
@@ -199,7 +226,7 @@ class Following:
                 ...
 
     Each batch is a `pyarrow.RecordBatch` of one partition, in offset order. One thread or task takes them at a time;
-    `close` may be called by any.
+    `close` may be called by any, and by a signal's handler.
     """
 
     def __init__(
@@ -208,7 +235,7 @@ class Following:
         read: Read,
         *,
         schema: pa.Schema | None = None,
-        group: tuple[str, Groups, Source] | None = None,
+        group: tuple[str, Groups] | None = None,
         timeout: float | None = None,
         stop: Stop = bool,
         address: str = "",
@@ -219,7 +246,7 @@ class Following:
             looks: of the place.
             read: returns the records of a range of a topic, by its id, in bounded batches with a column `offset`.
             schema: of what iteration returns.
-            group: that is told how far the loop has come, the groups of the place, and the place as it is now.
+            group: that is told how far the loop has come, and the groups of the place.
             timeout: seconds without a record, after which the loop ends.
             stop: ends the loop once it is set, or true.
             address: of the place, for errors.
@@ -229,10 +256,12 @@ class Following:
         self._timeout_ms = LONG_MAX if timeout is None else timeout * 1000
         self._is_asked_to_stop: Callable[[], object] = getattr(stop, "is_set", stop)  # type: ignore[arg-type]
         self._closed = threading.Event()
-        self._lock = (
-            threading.RLock()
-        )  # held by a step; a signal's handler may close this meanwhile
+        self._lock = threading.Lock()  # held by a step
         self._running, self._ready = self._run(), list[Found]()  # at most one is ready
+        self._in_work: Mapping[
+            TopicPartition, int
+        ] = {}  # where the batch begins that does not count yet
+        self._failures = Counter[TopicPartition]()  # reads since the last one that ended
         self._committed: Mapping[TopicPartition, int] = {}
         self._committed_ms = self._all_ms = -AGAIN_MS  # the last commit, and the last one of all
         self._idle_ms: int | None = None  # since when there is nothing
@@ -242,16 +271,17 @@ class Following:
     @property
     def positions(self) -> dict[TopicPartition, int]:
         """The offset after the last record that was handed out, or looked at, by partition."""
-        return dict(self._looks.positions)
+        return {tp: at for tp, at in self._looks.positions.items() if at != _FROM_START}
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
-        return self.take()[2]
+        return self.take()[-1]
 
     def take(self) -> Found:
         """Wait for the next batch, and return it with its partition; raises StopIteration at the end."""
+        self._in_work = {}
         while (pause_s := self._step()) is not None:
             for found in self._ready:
                 return self._taken(found)
@@ -263,60 +293,83 @@ class Following:
 
     async def __anext__(self) -> Any:
         # A step whose task is cancelled goes on in its thread: what it finds waits for the next call.
+        self._in_work = {}
         while (pause_s := await asyncio.to_thread(self._step)) is not None:
             for found in self._ready:
-                return self._taken(found)[2]
+                return self._taken(found)[-1]
             await asyncio.sleep(pause_s)
         raise StopAsyncIteration
 
     def _taken(self, found: Found) -> Found:
-        # In this order: an interrupt between the two hands it out again.
-        tp, self._looks.positions[tp], rows = found
+        # In this order: an interrupt between two of these hands it out again.
+        tp, start, end, rows = found
+        self._in_work = {tp: start}
+        self._looks.positions[tp] = end
         self._ready.clear()
-        return tp, found[1], rows if self.schema is None else rows.select(self.schema.names)
+        return tp, start, end, rows if self.schema is None else rows.select(self.schema.names)
 
     def _step(self) -> float | None:
         """Have the next batch ready, or look for it once; return how long to wait then, None at the end."""
         with self._lock:
             if self._ready:
                 return 0.0
+            is_over = self._closed.is_set() or self._is_asked_to_stop()
+            if (
+                inspect.getgeneratorstate(self._running) == inspect.GEN_CLOSED
+            ):  # by an error, or an interrupt
+                self._running = self._run()
             try:
                 with translated(self._address):
-                    is_over = self._closed.is_set() or self._is_asked_to_stop()
                     pause_s = None if is_over else next(self._running, None)
                     if pause_s is None:
                         self._commit()
                         self._closed.set()
-            except BaseException as error:
-                self._running = self._run()  # What was not handed out is found again.
-                self._ready.clear()
-                if not self._may_go_on(error):
+                    return pause_s
+            except Exception as error:
+                if is_over or not self._may_go_on(error):
                     raise
                 return _PAUSE_MAX_S
-            return pause_s
 
-    def _run(self) -> Iterator[float]:
+    def _run(self) -> Generator[float, None, None]:
         """Have one batch after the other ready, and yield when it is, or how long to wait where there is none.
 
         After a batch it goes on once that was taken, and the next is asked for.
         """
         while True:
-            self._commit()
-            started_s = time.thread_time()
-            news = self._looks.look()
+            self._commit(0)
+            started_s, news = time.thread_time(), list[tuple[OffsetRange, LogView]]()
+            with self._looks.dropping_gone():
+                news = self._looks.look()
             pause_s = _IDLE_SHARE * (time.thread_time() - started_s)
-            for wanted, view in news:
-                tp, self._idle_ms = wanted.topic_partition, None
-                for rows in self._read(wanted, view, self._looks.ids[tp.topic]):
-                    if len(rows):
-                        self._ready.append((tp, rows["offset"][-1].as_py() + 1, rows))
-                    yield 0.0
-                    self._commit(at_once=False)
-                self._looks.positions[tp] = wanted.end
+            for error in self._looks.unreadable.values():
+                if not news:
+                    raise error
+                self._warn(error)
+            for wanted, view in sorted(
+                news, key=lambda one: self._failures[one[0].topic_partition]
+            ):
+                with self._looks.dropping_gone():
+                    yield from self._found(wanted, view)
             if self._looks.is_done() or (not news and self._is_timed_out()):
                 return
             if not news:
                 yield min(max(pause_s, _PAUSE_S), _PAUSE_MAX_S)
+
+    def _found(self, wanted: OffsetRange, view: LogView) -> Iterator[float]:
+        """Have the batches of a range ready, one after the other."""
+        tp, start, end = wanted
+        self._failures[tp] += 1
+        for rows in self._read(wanted, view, self._looks.ids[tp.topic]):
+            self._idle_ms = None
+            if len(rows):
+                after = rows["offset"][-1].as_py() + 1
+                self._ready.append((tp, start, after, rows))
+                start = after
+            yield 0.0
+            self._commit(_COMMIT_MS)
+        self._idle_ms = None
+        self._looks.positions[tp] = end
+        del self._failures[tp]
 
     def _is_timed_out(self) -> bool:
         """Return True if there has been no record for longer than the loop waits; called where there is none."""
@@ -324,60 +377,66 @@ class Following:
         self._idle_ms = now if self._idle_ms is None else self._idle_ms
         return now - self._idle_ms >= self._timeout_ms
 
-    def _may_go_on(self, error: BaseException) -> bool:
+    def _may_go_on(self, error: Exception) -> bool:
         """Return True if an error is none, or passes by itself: after a warning, and until the loop's time-out."""
-        # Another topic of the name, whose log is shorter, may be what was asked.
-        if isinstance(error, _OF_TOPICS) and self._looks.drop_gone():
-            return True
         if isinstance(error, OffsetOutOfRangeError):
             return error.offset < error.log_start_offset  # of which the next look warns
-        is_away = isinstance(error, _AWAY)
-        if not is_away or isinstance(error, CorruptRecordError) or self._is_timed_out():
+        is_over = error is self._looks.is_gone or isinstance(error, CorruptRecordError)
+        if is_over or not isinstance(error, _AWAY) or self._is_timed_out():
             return False
+        self._warn(error)
+        return True
+
+    def _warn(self, error: Exception) -> None:
         if monotonic_ms() - self._warned_ms >= _WARN_MS:
             logger.warning("%s; it is asked again", error)
             self._warned_ms = monotonic_ms()
-        return True
 
-    def _commit(self, *, at_once: bool = True) -> None:
-        """Commit for the group what was handed out and has changed, and each hour all.
+    def _commit(self, pause_ms: int | None = None) -> None:
+        """Commit for the group what counts and has changed, and each hour all.
 
         Args:
-            at_once: whether it is due though the last commit was a moment ago.
+            pause_ms: since the last commit, before which none is due; None for at once.
         """
-        now, positions = monotonic_ms(), self.positions
+        if self._group is None:
+            return
+        group_id, groups = self._group
+        now, positions = monotonic_ms(), {**self.positions, **self._in_work}
+        if pause_ms is not None and now - self._committed_ms < max(
+            pause_ms, groups.commit_pause_ms
+        ):
+            return
         is_all = now - self._all_ms >= AGAIN_MS
         due = {tp: at for tp, at in positions.items() if is_all or self._committed.get(tp) != at}
-        is_early = not at_once and now - self._committed_ms < _COMMIT_MS
-        if self._group is None or is_early or not due:
+        if not due:
             return
-        group_id, groups, source = self._group
-        # An offset of a topic that was recreated meanwhile says nothing about the one that has its name now.
-        there = source.existing_topics({tp.topic for tp in due})
-        ids = {name: one.topic_id for name, one in there.items()}
-        same = {name for name in ids if not is_another_topic(name, self._looks.ids, ids)}
-        groups.alter_offsets(group_id, {tp: at for tp, at in due.items() if tp.topic in same})
+        groups.alter_offsets(group_id, due, self._looks.ids)
         self._committed, self._committed_ms = positions, now
         self._all_ms = now if is_all else self._all_ms
 
     def close(self) -> None:
-        """End the loop, and commit for its group all that was handed out. Safe to call again, from any thread.
-
-        Raises:
-            KBatchError: it cannot be committed.
-        """
+        """End the loop, from anywhere: who takes batches gets no more, and what it was given counts once it asks."""
         self._closed.set()
-        with self._lock, translated(self._address):
-            self._ready.clear()
-            self._commit()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close it; after an error the batch that was handed out last is not committed."""
-        self._group = self._group if kind is None else None
-        self.close()
+        """Close it, and commit what counts; after an error not the batch that was handed out last.
+
+        Raises:
+            KBatchError: it cannot be committed; after another error that is a warning.
+        """
+        self._closed.set()
+        if kind is None:
+            self._in_work = {}
+        try:
+            with self._lock, translated(self._address):
+                self._commit()
+        except KBatchError as error:
+            if kind is None:
+                raise
+            logger.warning("%s; what the group's last commit left out will come again", error)
 
     async def __aenter__(self) -> Self:
         return self
@@ -439,7 +498,7 @@ def follow(
         committed = groups.committed(group)
         # In a topic that the group has read, a partition without a commit came later.
         known = {tp.topic for tp in committed}
-        starts = {tp: committed.get(tp, 0) for tp in views if tp.topic in known}
+        starts = {tp: committed.get(tp, _FROM_START) for tp in views if tp.topic in known}
     left = {tp: view for tp, view in views.items() if tp not in starts}
     if left or not isinstance(start, Mapping):
         among = views if isinstance(start, Mapping) else left
@@ -468,7 +527,7 @@ def follow(
             of=({wanted.topic_partition: topic_id}, {wanted.topic_partition: view}, [wanted]),
         ),
         schema=schema,
-        group=None if groups is None or group is None else (group, groups, reader.source),
+        group=None if groups is None or group is None else (group, groups),
         timeout=timeout,
         stop=bool if stop is None else stop,
         address=address,

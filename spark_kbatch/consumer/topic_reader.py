@@ -14,6 +14,7 @@ from spark_kbatch.consumer.planning import DataLoss
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
+    KafkaStorageError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
     going_on,
@@ -57,6 +58,7 @@ OneBound = int | str | datetime.datetime
 Planned = tuple[
     Mapping[TopicPartition, str], Mapping[TopicPartition, LogView], Sequence[OffsetRange]
 ]
+_UNREADABLE = (OSError, KafkaStorageError, CorruptRecordError)
 # Where a range starts or ends: for all partitions, or for each, by (topic, number), or by number in one topic.
 OffsetBound = OneBound | Mapping[Any, OneBound]
 
@@ -378,6 +380,30 @@ class TopicReader:
         isolation = parse_isolation_level("isolation_level", isolation_level)
         views = self.source.views(self.chosen(topics, partitions))
         return self.ranges(views, start, end, isolation)
+
+    def readable(
+        self, wanted: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, LogView], dict[TopicPartition, Exception]]:
+        """Return views of these partitions, as of one moment; if some cannot be read, of each other one alone.
+
+        Returns:
+            The views, and why there is none of the other partitions.
+
+        Raises:
+            KafkaStorageError, CorruptRecordError, OSError: there is a view of none.
+        """
+        found, unreadable = dict[TopicPartition, LogView](), dict[TopicPartition, Exception]()
+        try:
+            found.update(self.source.views(wanted) if wanted else {})
+        except _UNREADABLE:
+            for one in wanted:
+                try:
+                    found.update(self.source.views([one]))
+                except _UNREADABLE as error:
+                    unreadable[one] = error
+            if not found:
+                raise
+        return found, unreadable
 
     def chosen(
         self, topics: TopicChoice, partitions: Iterable[int] | None

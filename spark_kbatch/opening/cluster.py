@@ -571,9 +571,10 @@ class Cluster:
                 formats: as for `read`.
             start: where to begin: "latest", only what comes from now on; "earliest"; an offset, a time, or one
                 for each partition, as for `read`.
-            group: a consumer group without members. The loop starts where it stands, and at `start` where it stands
-                nowhere. It commits what was handed out once the next batch is asked for, while many come at
-                once each second, and at its end: each record at least once. One loop at a time has a group.
+            group: a consumer group without members. The loop starts where it stands, and at `start` if it has no
+                offsets of a topic. It commits what was handed out once the next batch is asked for, while many
+                come at once each second, in a bucket each ten, and at its end: each record at least once. One
+                loop at a time has a group.
             stop_at: where to end: "latest", as of now, an offset, also one ahead, or a time: before its first
                 record, or once it has passed and all there is was read. Or one for each partition.
             timeout: seconds without a record, after which the loop ends; by default it waits for ever.

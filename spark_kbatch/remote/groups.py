@@ -35,6 +35,7 @@ from spark_kbatch.model import (
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
 from spark_kbatch.store.groups import committed, described_member, with_ends
+from spark_kbatch.store.store import NO_IDS, Groups
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.protocol import (
@@ -64,7 +65,7 @@ _HAS_MEMBERS = {
 }
 
 
-class RemoteGroups:
+class RemoteGroups(Groups):
     """The consumer groups of one real cluster; a `store.Groups`.
 
     Each call raises RequestTimedOutError if coordinators went on moving for default.api.timeout.ms.
@@ -91,9 +92,19 @@ class RemoteGroups:
             if one.committed_offset is not None
         }
 
-    def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def alter_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str] = NO_IDS,
+    ) -> None:
         """Set the offsets at which a group without members continues."""
         with self._client() as client:
+            if topic_ids and offsets:
+                there = client.existing_topics({tp.topic for tp in offsets}).topics
+                ids = {name: topic_ids.get(name, one.topic_id) for name, one in there.items()}
+                same = {name for name, one in there.items() if ids[name] in ("", one.topic_id)}
+                offsets = {tp: at for tp, at in offsets.items() if tp.topic in same}
             if offsets:
                 _until_answered(client, lambda: _commit(client, group_id, offsets))
 

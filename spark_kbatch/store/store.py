@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from spark_kbatch.model import ConsumerGroup, TopicPartition
@@ -74,8 +75,13 @@ class Catalog(Protocol):
         """
 
 
+NO_IDS: Mapping[str, str] = MappingProxyType({})
+
+
 class Groups(Protocol):
     """The consumer groups of a place."""
+
+    commit_pause_ms: int = 0  # the shortest time between two commits that a loop makes as it goes
 
     def groups(self) -> list[ConsumerGroup]:
         """Return all groups, sorted by id, with members, offsets and lag."""
@@ -92,8 +98,20 @@ class Groups(Protocol):
             if one.committed_offset is not None
         }
 
-    def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def alter_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str] = NO_IDS,
+    ) -> None:
         """Set the offsets at which a group without members continues; it need not exist.
+
+        Args:
+            group_id: of the group.
+            offsets: by partition.
+            topic_ids: of the topics, by name, where the offsets are known to be of these: nothing is set
+                for one that is gone, or was created again. A real cluster knows topics by name alone
+                when offsets are committed, so there it may be created again at that moment.
 
         Raises:
             GroupNotEmptyError: it has members.

@@ -21,8 +21,6 @@ def test_a_group_has_each_record_once_and_again_only_after_a_kill(
     seconds, rounds = (draws.at_least(SECONDS), 20) if more_in_soak.is_soak() else (1, 3)
     address = f"file+bucket://{tmp_path / 'bucket'}" if place == "bucket" else str(tmp_path / "c")
     with draws.naming_first(), spark_kbatch.open(address, create=True) as cluster:
-        if not cluster.has("groups"):
-            pytest.skip("it keeps no groups")
         followed = Followed(address, cluster, tmp_path)
         if place != "served folder":
             followed.run(seconds, rounds=rounds)

@@ -39,12 +39,16 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
         yield cluster
 
 
-@pytest.fixture
-def grouped(cluster: Cluster) -> Cluster:
+@pytest.fixture(params=[name for name in PLACES if "merged" not in name and name != "memory"])
+def grouped(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     """A place that keeps groups."""
-    if not cluster.has("groups"):
-        pytest.skip("it keeps no groups")
-    return cluster
+    with PLACES[request.param](tmp_path) as cluster:
+        cluster.create_topic("events")
+        yield cluster
+
+
+def stands(cluster: Cluster) -> int | None:
+    return cluster.groups()[0].offsets[FIRST].committed_offset
 
 
 def follow(cluster: Cluster, topics: Any = "events", **given: Any) -> Following:
@@ -161,11 +165,14 @@ def test_a_topic_that_is_recreated_is_an_error_if_it_was_named(
 def test_records_that_are_deleted_before_they_are_read_are_warned_of(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with follow(cluster) as records:
+    with follow(cluster, re.compile("^e")) as records:
         send(cluster, "events", "a", "b", "c")
-        cluster.delete_records({FIRST: 2})
-        assert values(records) == ["c"]
-    assert f"offsets 0 to 2 of {FIRST} were deleted before they were read" in caplog.messages
+        cluster.create_topic("else")
+        send(cluster, "else", "d", "e")
+        cluster.delete_records({FIRST: 2, TopicPartition("else", 0): 1})
+        assert {*values(records)} == {"c", "e"}
+    said = [one for one in caplog.messages if "deleted before they were read" in one]
+    assert said == [f"offsets 0 to 2 of {FIRST} were deleted before they were read"]
 
 
 def test_a_log_that_ends_before_what_was_read_is_an_error(cluster: Cluster) -> None:
@@ -176,6 +183,39 @@ def test_a_log_that_ends_before_what_was_read_is_an_error(cluster: Cluster) -> N
     again._looks.positions[FIRST] = 9  # as a log that was truncated
     with pytest.raises(OffsetOutOfRangeError, match=r"offset 9 .* lost records since"):
         next(again)
+
+
+def test_a_partition_that_cannot_be_read_waits_for_the_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_PAUSE_MAX_S", 0.01)
+    cluster.create_partitions("events", 2)
+    records = follow(cluster, start="earliest", timeout=3 * SOON_S)
+    real: Callable[..., Any] = records._read
+    away = [True]
+
+    def read(wanted: Any, *given: Any) -> Any:
+        if away[0] and wanted.topic_partition == FIRST:
+            raise KafkaStorageError("the disk is away")
+        return real(wanted, *given)
+
+    records._read = read
+    with cluster.producer() as producer:
+        producer.send("events", "a", partition=0)
+        producer.send("events", "b", partition=1)
+    assert take(records, 1) == ["b"]
+    with pytest.raises(KafkaStorageError, match="the disk is away"):
+        next(records)
+    away[0] = False
+    assert take(records, 1) == ["a"]
+
+
+def test_the_error_of_a_function_that_stops_is_the_callers(cluster: Cluster) -> None:
+    def stop() -> bool:
+        raise FileNotFoundError("flag")
+
+    with pytest.raises(FileNotFoundError, match=r"^flag$"):
+        next(follow(cluster, stop=stop, timeout=None))
 
 
 def test_what_is_away_is_asked_again(
@@ -267,23 +307,96 @@ def test_a_new_group_stands_where_it_began(grouped: Cluster) -> None:
     assert values(follow(grouped, group="another")) == []
 
 
-def test_a_batch_counts_once_the_next_is_asked_for(grouped: Cluster) -> None:
-    def stands() -> int | None:
-        return grouped.groups()[0].offsets[FIRST].committed_offset
-
+def test_a_batch_counts_once_the_next_is_asked_for(
+    grouped: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kbatch.bucket.groups.BucketGroups.commit_pause_ms", 0)
     send(grouped, "events", "a")
     records = follow(grouped, group="billing", start="earliest", timeout=None)
     next(records)
-    assert stands() == 0
+    assert stands(grouped) == 0
     send(grouped, "events", "b")
     next(records)
-    assert stands() == 1
+    assert stands(grouped) == 1
     with pytest.raises(ZeroDivisionError), records:
         raise ZeroDivisionError
-    assert stands() == 1
+    assert stands(grouped) == 1
     with follow(grouped, group="billing") as again:
         next(again)
-    assert stands() == 2
+    assert stands(grouped) == 2
+
+
+def test_a_loop_that_is_closed_in_work_counts_its_batch_once_it_asks(grouped: Cluster) -> None:
+    send(grouped, "events", "a", "b", "c")
+    records = follow(grouped, group="billing", start="earliest", stop_at=1, timeout=None)
+    assert values([next(records)]) == ["a"]
+    closing = threading.Thread(target=records.close)
+    closing.start()
+    closing.join()
+    assert stands(grouped) == 0
+    assert list(records) == []
+    assert stands(grouped) == 1
+
+
+def test_what_an_error_follows_is_committed_but_for_the_last_batch(
+    grouped: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_COMMIT_MS", 60_000)
+    send(grouped, "events", "a", "b")
+    records = follow(grouped, group="billing", start="earliest")
+    seen = take(records, 1)
+    send(grouped, "events", "c")
+    with contextlib.suppress(ZeroDivisionError), records:
+        while "c" not in seen:
+            seen += take(records, 1)
+        raise ZeroDivisionError
+    assert stands(grouped) == 2
+
+
+def test_a_loop_that_is_asked_to_stop_ends_though_it_cannot_commit(
+    grouped: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(grouped, "events", "a")
+    records = follow(grouped, group="billing", start="earliest", timeout=None)
+    next(records)
+
+    def refuse(*_: object) -> None:
+        raise KafkaStorageError("the disk is away")
+
+    groups = type(records._group[1])  # type: ignore[index]
+    monkeypatch.setattr(groups, "alter_offsets", refuse)
+    records.close()
+    with pytest.raises(KafkaStorageError, match="the disk is away"):
+        next(records)
+    monkeypatch.undo()
+    assert list(records) == []
+    assert stands(grouped) == 1
+
+
+def test_a_commit_is_for_the_topic_that_was_read_whatever_has_its_name_now(
+    grouped: Cluster,
+) -> None:
+    send(grouped, "events", "a", "b")
+    before = {"events": grouped.topic("events").topic_id}
+    grouped.delete_topic("events")
+    grouped.create_topic("events")
+    groups = grouped._groups()
+    groups.alter_offsets("billing", {FIRST: 0})
+    groups.alter_offsets("billing", {FIRST: 2}, before)
+    assert groups.committed("billing").get(FIRST, 0) == 0
+    groups.alter_offsets("billing", {FIRST: 1}, {"events": grouped.topic("events").topic_id})
+    assert groups.committed("billing") == {FIRST: 1}
+
+
+def test_a_bucket_is_not_asked_to_store_each_batchs_offset(tmp_path: Path) -> None:
+    with PLACES["bucket"](tmp_path) as cluster:
+        cluster.create_topic("events")
+        with follow(cluster, group="billing", timeout=None) as records:
+            for value in "abcd":
+                send(cluster, "events", value)
+                assert take(records, 1) == [value]
+            assert stands(cluster) == 0
+        assert stands(cluster) == 4
 
 
 def test_an_old_offset_is_not_one_of_a_topic_that_was_recreated(grouped: Cluster) -> None:

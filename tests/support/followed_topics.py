@@ -62,7 +62,7 @@ class Followed:
     def __init__(self, address: str, cluster: Cluster, folder: Path) -> None:
         self._address, self._cluster, self._file = address, cluster, folder / "handed-out"
         self._numbers = itertools.count()
-        self._steady = list[str]()
+        self._steady, self._again = list[str](), list[str]()  # what is there to be read
         self._killed = set[int]()
         self._rng = random.Random(draws.FIRST)
         cluster.create_topic(STEADY, 2, config={"segment.bytes": 1 << 20})
@@ -105,6 +105,7 @@ class Followed:
             topic = AGAIN
             if self._rng.random() < 0.5:
                 self._recreate()
+            self._again += values
         else:
             self._steady += values
         with self._cluster.producer() as producer:
@@ -113,6 +114,7 @@ class Followed:
 
     def _recreate(self) -> None:
         self._cluster.delete_topic(AGAIN)
+        self._again.clear()
         until(self._is_created, "the topic is there again", timeout_s=PATIENCE_S)
 
     def _is_created(self) -> bool:
@@ -136,12 +138,12 @@ class Followed:
 
     def _has_all(self, process: subprocess.Popen[bytes]) -> bool:
         assert process.poll() is None, "it has ended"
-        return self._handed_out().keys() >= {*self._steady}
+        return self._handed_out().keys() >= {*self._steady, *self._again}
 
     def _check(self) -> None:
         found = self._handed_out()
         del found[_BEGAN]
-        assert found.keys() >= {*self._steady}, "some are lost"
+        assert found.keys() >= {*self._steady, *self._again}, "some are lost"
         for value, runs in found.items():
             assert len({*runs}) == len(runs), f"{value[:9]} was handed out twice by one of {runs}"
             assert {*runs[:-1]} <= self._killed, f"{value[:9]} again after a clean end: {runs}"
