@@ -85,6 +85,7 @@ USES = {
     "bucket/recovery.py": {"Recovery._try_to_close": ENTRIES},
     "bucket/shared_ledger.py": {"SharedLedger._remember": REMEMBERED},
     "bucket/store.py": {"BucketStore.agreed_offsets": AGREED},
+    "bucket/trial.py": {"StoreTrial._overwrite": SHOWN},
     "catalog/folder_clock.py": {
         "FolderClock.now_ms": NETWORK,
         "FolderClock._measured": NETWORK,

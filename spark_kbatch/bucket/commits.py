@@ -174,6 +174,8 @@ def summary_of(entry: Entry, names: Mapping[str, str], staged: Iterable[StagedEx
 
 def _author_of(by: str) -> Author | None:
     """Return the author that a job's entry names; None if no job wrote the entry."""
-    words = by.split(" ")
-    user = words.pop().rpartition("@")[0] if "@" in words[-1] else ""  # no earlier entry has it
-    return Author(*words[1:3])._replace(user=user) if words[0] == JOB else None
+    who, *words = by.split(" ")
+    if who != JOB:
+        return None
+    user = words.pop().rpartition("@")[0] if "@" in by else ""  # no earlier entry has it
+    return Author(*words[:2])._replace(user=user)

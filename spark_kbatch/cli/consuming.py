@@ -464,11 +464,10 @@ class _Printer:
         return self._left == 0 or self._stop.is_set()
 
     def print(self, wanted: OffsetRange) -> None:
-        """Print the records in a range of offsets."""
-        for batch in self.read(wanted):
-            if self.is_done():
-                return
-            self.print_rows(wanted.topic_partition, batch)
+        """Print the records in a range of offsets; once it is done, no more are read."""
+        batches = self.read(wanted)
+        while not self.is_done() and (rows := next(batches, None)) is not None:
+            self.print_rows(wanted.topic_partition, rows)
 
     def print_rows(self, topic_partition: TopicPartition, batch: pa.RecordBatch) -> None:
         """Print records of a partition, and flush stdout.

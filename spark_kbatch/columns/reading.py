@@ -380,7 +380,7 @@ def read_as(
     registry: Any,
     keywords: Mapping[str, Any],
     topics: Any,
-    own: Sequence[str] = READ_ARGUMENTS,
+    own: tuple[str, ...] = READ_ARGUMENTS,
 ) -> TypedColumns:
     """Return what the arguments of a read in Python make of keys and values.
 

@@ -379,7 +379,7 @@ class TopicReader:
         """Return the ranges that a read covers; arguments and errors as of `Cluster.read`."""
         isolation = parse_isolation_level("isolation_level", isolation_level)
         views = self.source.views(self.chosen(topics, partitions))
-        return self.ranges(views, start, end, isolation)
+        return self.ranges(views, start, end, isolation, _START_WORDS)
 
     def readable(
         self, wanted: Collection[TopicPartition]
@@ -437,6 +437,7 @@ class TopicReader:
         start: OffsetBound,
         end: OffsetBound,
         isolation: IsolationLevel,
+        start_words: Sequence[str] = ("earliest", "latest"),
     ) -> list[OffsetRange]:
         """Return each partition's range of offsets to read, between the start and the end of a read.
 
@@ -445,17 +446,18 @@ class TopicReader:
 
         Args:
             views: of the partitions to read.
-            start: first offset to read, or "earliest"; or one for each partition. A time stands for
+            start: first offset to read, or a word; or one for each partition. A time stands for
                 the first record with that time or a later one, or the end if there is none.
             end: offset to stop before, or "latest"; or one for each partition; times as for `start`.
             isolation: decides where a log ends.
+            start_words: which words a start may be.
 
         Raises:
             ConfigError: not a bound; or a start that is greater than the end.
             OffsetOutOfRangeError: partitions do not hold these offsets, or all that they ended
                 before was overwritten; names all of them.
         """
-        starts = bounds_of("start", start, views, "earliest", "latest")
+        starts = bounds_of("start", start, views, *start_words)
         ends = bounds_of("end", end, views, "latest")
         given = {tp: end for tp, end in ends.items() if isinstance(end, int)}
         from_start = {tp for tp in given if not isinstance(starts[tp], int)}
@@ -562,7 +564,7 @@ class TopicReader:
         )
         if of is None:
             views = self.source.views(chosen)
-            ranges = self.ranges(views, start, end, isolation)
+            ranges = self.ranges(views, start, end, isolation, _START_WORDS)
 
         def read(
             wanted: OffsetRange, columns: Sequence[str], times_ms: tuple[int, int] | None = None
@@ -681,6 +683,7 @@ def _parse_times(wanted: Any) -> dict[TopicPartition, int]:
 
 
 _Bound = int | datetime.datetime | None  # None is the log's own start or end
+_START_WORDS = ("earliest",)  # of a read, which has no records after the latest
 
 
 def resolved(bound: _Bound, edge: int, view: LogView, log_end: int) -> int:

@@ -567,8 +567,8 @@ class Cluster:
 
         Args:
             topics: as for `read`. A topic of a pattern that is deleted is left out with a warning.
-            partitions, columns, text, isolation_level, max_decompressed_batch_bytes, registry, where,
-                formats: as for `read`.
+            partitions, columns, text, isolation_level, max_decompressed_batch_bytes: as for `read`.
+            registry, where, formats: as for `read`.
             start: where to begin: "latest", only what comes from now on; "earliest"; an offset, a time, or one
                 for each partition, as for `read`.
             group: a consumer group without members. The loop starts where it stands, and at `start` if it has no
@@ -595,8 +595,9 @@ class Cluster:
             topics = arguments.topic_names("topics", topics)  # once, of an iterator
         from spark_kbatch.columns.reading import read_as  # noqa: PLC0415  above
         from spark_kbatch.consumer import following  # noqa: PLC0415  above
+        from spark_kbatch.options.values import FOLLOW_ARGUMENTS  # noqa: PLC0415  above
 
-        typed = read_as(text, registry, formats, topics)
+        typed = read_as(text, registry, formats, topics, FOLLOW_ARGUMENTS)
         return following.follow(
             self._reader,
             topics,

@@ -57,23 +57,56 @@ _STRATEGIES: tuple[Strategy, ...] = (
     "RecordNameStrategy",
     "TopicRecordNameStrategy",
 )
-# Arguments of `Cluster.read` besides these options, and what other words for them are here.
+# Arguments of `Cluster.read` and `Cluster.follow` besides these options, and other words for them.
 READ_ARGUMENTS = tuple(
     "partitions start end last columns text isolation_level max_decompressed_batch_bytes registry "
     "where".split()
 )
-_MEANT = {
-    "start: an offset, a datetime, 'earliest' or 'latest'": "offset offsets from_offset "
-    "starting_offsets auto_offset_reset begin timestamp from_time since seek",
-    "end: an offset, a datetime or 'latest'": "until stop to to_offset ending_offsets to_time",
-    "last, the last records of each partition, or where, such as where='offset < 5'": "limit max "
-    "max_records max_messages count n head tail",
-    "cluster.follow(...), a loop over new records": "follow group group_id timeout "
-    "timeout_ms stream",
-    "value_format with value_schema": "schema format json",
-    "where, such as where=\"key = 'a'\"": "filter key keys",
+FOLLOW_ARGUMENTS = tuple(
+    "partitions start columns text isolation_level max_decompressed_batch_bytes registry where "
+    "group stop_at timeout stop".split()
+)
+# Words, what each is in a read, and in a loop; "" for nothing.
+_MEANT = (
+    (
+        "offset offsets from_offset starting_offsets auto_offset_reset begin timestamp from_time "
+        "since seek",
+        "start: an offset, a datetime or 'earliest'",
+        "start: an offset, a datetime, 'earliest' or 'latest'",
+    ),
+    (
+        "end stop_at stop until to to_offset ending_offsets to_time",
+        "end: an offset, a datetime or 'latest'",
+        "stop_at: an offset, a datetime or 'latest'",
+    ),
+    (
+        "limit max max_records max_messages count n head",
+        "last, the last records of each partition, or where, such as where='offset < 5'",
+        "a break in the loop, or stop_at: an offset",
+    ),
+    (
+        "last tail",
+        "last, the last records of each partition",
+        "start, an offset or a datetime: last is not there",
+    ),
+    ("follow stream", "cluster.follow(...), a loop over new records", ""),
+    (
+        "group group_id consumer_group",
+        "cluster.follow(...), a loop over new records, with a group",
+        "group: a name",
+    ),
+    (
+        "timeout timeout_ms consumer_timeout_ms",
+        "cluster.follow(...), a loop over new records, with a timeout",
+        "timeout, in seconds",
+    ),
+    ("schema format json", *["value_format with value_schema"] * 2),
+    ("filter key keys", *["where, such as where=\"key = 'a'\""] * 2),
+)
+_OURS = {
+    own: {word: row[place] for row in _MEANT for word in row[0].split()}
+    for place, own in enumerate((READ_ARGUMENTS, FOLLOW_ARGUMENTS), 1)
 }
-_OURS = {word: ours for ours, words in _MEANT.items() for word in words.split()}
 _NEXT_FILE = re.compile(r"\s*,\s*(?=file:)", re.IGNORECASE)
 _RECORD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
 
@@ -513,7 +546,7 @@ def parse_value_keywords(
     topics: Sequence[str],
     *,
     has_headers: bool = True,
-    own: Sequence[str] = (),
+    own: tuple[str, ...] = (),
 ) -> ValueOptions:
     """Parse the arguments of a read in Python: `value_format="avro", registry="http://localhost:8081"`.
 
@@ -545,7 +578,7 @@ def parse_written_value_keywords(registry: Any, keywords: Mapping[str, Any]) -> 
 
 
 def _as_options(
-    registry: Any, keywords: Mapping[str, Any], table: Sequence[Option], own: Sequence[str] = ()
+    registry: Any, keywords: Mapping[str, Any], table: Sequence[Option], own: tuple[str, ...] = ()
 ) -> dict[str, str]:
     rows = {re.sub(r"\.|(?=[A-Z])", "_", row.key).lower(): row for row in table}
     options: dict[str, str] = {}
@@ -554,8 +587,8 @@ def _as_options(
             known = [*own, *rows]
             near = nearest(name, known)
             hint = f"did you mean {near!r}?" if near else f"options are: {', '.join(known)}"
-            if own and name in _OURS:
-                hint = f"here it is {_OURS[name]}"
+            if own and _OURS[own].get(name):
+                hint = f"here it is {_OURS[own][name]}"
             raise TypeError(f"unexpected keyword argument {name!r}; {hint}")
         options[rows[name].key] = _as_text(name, value, rows[name])
     return options | registry_keys(registry)

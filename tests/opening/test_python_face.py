@@ -26,7 +26,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.option import PATH
-from spark_kbatch.options.values import READ_ARGUMENTS
+from spark_kbatch.options.values import FOLLOW_ARGUMENTS, READ_ARGUMENTS
 from spark_kbatch.options.write import parse_write_options
 from tests.support import builders
 
@@ -578,6 +578,7 @@ def test_the_module_docstring_is_short_and_shows_use() -> None:
         ("timestamp", "here it is start: "),
         ("limit", "here it is last, "),
         ("max_records", "here it is last, "),
+        ("tail", "here it is last, "),
         ("follow", r"here it is cluster\.follow\(\.\.\.\)"),
         ("group", r"here it is cluster\.follow\(\.\.\.\)"),
         ("starts", r"did you mean 'start'\?"),
@@ -594,8 +595,37 @@ def test_a_word_that_a_read_does_not_take_is_answered_by_its_own(
         cluster.read("events", **wrong)
 
 
-def test_the_arguments_of_a_read_that_errors_name_are_those_that_it_has() -> None:
-    kinds = inspect.signature(Cluster.read).parameters.values()
-    assert [one.name for one in kinds if one.kind is one.KEYWORD_ONLY] == [
-        name for name in inspect.signature(Cluster.read).parameters if name in READ_ARGUMENTS
-    ]
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("auto_offset_reset", "here it is start: an offset, a datetime, 'earliest' or 'latest'"),
+        ("end", "here it is stop_at: "),
+        ("until", "here it is stop_at: "),
+        ("last", "here it is start, an offset or a datetime: last is not there"),
+        ("max_records", "here it is a break in the loop, or stop_at: "),
+        ("group_id", "here it is group: "),
+        ("timeout_ms", "here it is timeout, in seconds"),
+        ("filter", "here it is where, "),
+        (
+            "follow",
+            "options are: partitions, start, .* group, stop_at, timeout, stop, value_format, ",
+        ),
+        ("stop_att", r"did you mean 'stop_at'\?"),
+    ],
+)
+def test_a_word_that_a_loop_does_not_take_is_answered_by_its_own(
+    cluster: Cluster, word: str, said: str
+) -> None:
+    wrong: dict[str, Any] = {word: 5}
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{word}'; {said}"):
+        cluster.follow("events", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("method", "named"), [(Cluster.read, READ_ARGUMENTS), (Cluster.follow, FOLLOW_ARGUMENTS)]
+)
+def test_the_arguments_that_errors_name_are_those_that_there_are(
+    method: Callable[..., object], named: tuple[str, ...]
+) -> None:
+    kinds = inspect.signature(method).parameters.values()
+    assert [one.name for one in kinds if one.kind is one.KEYWORD_ONLY] == [*named]

@@ -177,6 +177,25 @@ def test_reads_are_those_of_the_folder(cluster: Cluster, embedded: Cluster) -> N
         cluster.read("nothing")
 
 
+def test_a_loop_gets_what_comes_and_moves_its_group(cluster: Cluster) -> None:
+    cluster.create_topic("followed")
+    with (
+        cluster.producer(linger_ms=0) as producer,
+        cluster.follow(
+            "followed", group="loop", columns=["value"], stop_at=2, timeout=SOON
+        ) as records,
+    ):
+        for value in "ab":
+            producer.send("followed", value)
+        found = [value for batch in records for value in batch["value"].to_pylist()]
+
+    assert found == [b"a", b"b"]
+    (group,) = [one for one in cluster.groups() if one.group_id == "loop"]
+    assert (group.offsets[TopicPartition("followed", 0)].committed_offset, group.lag) == (2, 0)
+    cluster.delete_group("loop")
+    cluster.delete_topic("followed")
+
+
 def test_offsets_are_found_by_time_as_in_the_folder(cluster: Cluster, embedded: Cluster) -> None:
     first = builders.FIRST_TIMESTAMP_MS
     for time in ("earliest", "latest", "max_timestamp", -3, 0, first, first + 1, 2**62):
@@ -385,6 +404,12 @@ CALLS: dict[str, dict[str, Any]] = {
     "delete_records": {"offsets": {E0: 0}},
     "delete_topic": {"name": "nothing"},
     "describe": {"topics": ["events"]},
+    "follow": {
+        "topics": "events", "partitions": [0], "start": "earliest", "columns": ["value", "offset"],
+        "text": "replace", "isolation_level": "read_committed",
+        "max_decompressed_batch_bytes": 1 << 20, "registry": None, "where": "offset >= 0",
+        "group": "loop", "stop_at": "latest", "timeout": 0.1, "stop": None,
+    },
     "groups": {},
     "has": {"part": "groups"},
     "list_offsets": {"wanted": {E0: "latest"}, "isolation_level": "read_committed"},
