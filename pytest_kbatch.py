@@ -178,7 +178,7 @@ def kbatch_path(tmp_path: Path, _kbatch_session: None) -> str:
 
 @pytest.fixture
 def kbatch_cluster(request: pytest.FixtureRequest, kbatch_path: str) -> Iterator[Cluster]:
-    """The test's own cluster, in the folder `kbatch_path`."""
+    """The test's own cluster, in the folder `kbatch_path`; that of `kbatch_server` is another one."""
     import spark_kbatch
 
     with spark_kbatch.open(kbatch_path, create=True) as cluster:

@@ -31,6 +31,7 @@ KBatchError
   ClosedError (also ValueError)     a cluster or a broker's logs, used after close
   ServerRunningError                path, address and process of the server that runs
   GroupNotEmptyError                group_id, where; its offsets cannot be set while it has members
+  GroupOffsetsMovedError            group, cluster, what was moved; another loop or a reset has moved its offsets
   GroupIdNotFoundError              group_id, where
   ProducerClosedError
   ProducerFencedError               transactional id, place, why, outcome; another producer of the name took over
@@ -562,6 +563,20 @@ class GroupNotEmptyError(KBatchError):
     _text = (
         "consumer group {group_id!r} of {where} has members: stop them first; those that died leave after "
         "their session time-out, while the cluster is served"
+    )
+
+
+@dataclass(eq=False, repr=False)
+class GroupOffsetsMovedError(KBatchError):
+    """The offsets of a consumer group are not where the loop that goes on with it has left them."""
+
+    group_id: str
+    where: str  # the cluster
+    moved: str  # a partition, where the loop has left it and where it is now
+
+    _text = (
+        "consumer group {group_id!r} of {where} was moved while a loop has it ({moved}), by another loop or "
+        "by `kbatch groups reset`: let one loop at a time have a group, and follow again to go on where it stands"
     )
 
 

@@ -160,7 +160,8 @@ def reset(
 ) -> None:
     """Move the offsets of a consumer GROUP.
 
-    The group must not have members; it goes on from there once it has some again. With --topic it need not
+    The group must not have members, and no loop of `Cluster.follow` go on with it, which would end with an
+    error; it goes on from there once it has some again. With --topic it need not
     exist yet. An offset outside of a log becomes the start or the end of the log, and a time after the last
     record the end, with a warning. For each partition the old offset is shown beside the new one.
 

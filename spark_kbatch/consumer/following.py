@@ -20,7 +20,8 @@ A loop that is asked again after an error, or an interrupt while it waited, goes
 With a group, its positions are committed when the loop begins, so that a new one has a start that stays. A batch counts
 once the next one is asked for, or a `with` is left without an error: at least once. Where many come with one look, it
 is committed once a second, and in a place that is paid for each commit less often. Offsets that have not changed are
-committed again each hour, since they expire by the time of their commit.
+committed again each hour, since they expire by the time of their commit. A loop is no member of its group. So it looks
+before each commit whether the group stands where it has left it: of two loops of a group one ends with an error.
 
 Nothing here has a thread. In asyncio each step runs in one of the loop's, and its batch waits here until it is taken.
 
@@ -56,6 +57,7 @@ from spark_kbatch.consumer.topic_reader import (
 )
 from spark_kbatch.errors import (
     CorruptRecordError,
+    GroupOffsetsMovedError,
     KBatchError,
     OffsetOutOfRangeError,
     RetriableError,
@@ -263,6 +265,7 @@ class Following:
         ] = {}  # where the batch begins that does not count yet
         self._failures = Counter[TopicPartition]()  # reads since the last one that ended
         self._committed: Mapping[TopicPartition, int] = {}
+        self._asked: Mapping[TopicPartition, int] = {}  # by the last commit, which may have failed
         self._committed_ms = self._all_ms = -AGAIN_MS  # the last commit, and the last one of all
         self._idle_ms: int | None = None  # since when there is nothing
         self._warned_ms = -_WARN_MS
@@ -410,6 +413,11 @@ class Following:
         due = {tp: at for tp, at in positions.items() if is_all or self._committed.get(tp) != at}
         if not due:
             return
+        for tp, at in groups.committed(group_id).items():
+            left = self._committed.get(tp, at)
+            if at not in (left, self._asked.get(tp)):
+                raise GroupOffsetsMovedError(group_id, self._address, f"{tp} from {left} to {at}")
+        self._asked = due
         groups.alter_offsets(group_id, due, self._looks.ids)
         self._committed, self._committed_ms = positions, now
         self._all_ms = now if is_all else self._all_ms

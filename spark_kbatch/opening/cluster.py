@@ -589,6 +589,7 @@ class Cluster:
             UnknownTopicOrPartitionError: a topic that was named is deleted, or deleted and created again.
             OffsetOutOfRangeError: a log has lost records that were read.
             GroupNotEmptyError: the group has members.
+            GroupOffsetsMovedError: another loop has the group, or it was reset.
             ConfigError: with a group, the place keeps none.
         """
         if not isinstance(topics, (str, re.Pattern)):

@@ -696,7 +696,7 @@ def test_consume_leaves_out_what_transactions_aborted_unless_it_is_asked_for(
         (["consume", "-C"], "nothing: the command is that mode"),
         (["consume", "--from-beginning"], "the default"),
         (["consume", "--property", "print.key=true"], "--format"),
-        (["consume", "--group", "g"], "it reads without a group"),
+        (["consume", "--group", "g"], "`Cluster.follow(group=)` in Python"),
         (["produce", "-P"], "nothing: the command is that mode"),
         (["produce", "-b", "broker:9092"], "PATH, or HOST:PORT"),
         (["produce", "-t", "events"], "TOPIC"),

@@ -20,7 +20,9 @@ from spark_kbatch import Cluster, Following, TopicPartition
 from spark_kbatch.consumer import following
 from spark_kbatch.errors import (
     ConfigError,
+    DisconnectedError,
     GroupNotEmptyError,
+    GroupOffsetsMovedError,
     KafkaStorageError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -305,6 +307,47 @@ def test_a_new_group_stands_where_it_began(grouped: Cluster) -> None:
         producer.send("events", "b", partition=1)
     assert {*values(follow(grouped, group="billing"))} == {"a", "b"}
     assert values(follow(grouped, group="another")) == []
+
+
+def test_of_two_loops_of_a_group_one_ends_with_an_error(
+    grouped: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kbatch.bucket.groups.BucketGroups.commit_pause_ms", 0)
+    first, second = (follow(grouped, group="billing", timeout=None) for _ in range(2))
+    send(grouped, "events", "a")
+    assert take(first, 1) == take(second, 1) == ["a"]
+    send(grouped, "events", "b")
+    assert take(first, 1) == ["b"]
+    with pytest.raises(
+        GroupOffsetsMovedError, match=r"'billing' of .* \(events-0 from 0 to 1\), by another loop"
+    ):
+        next(second)
+    grouped.alter_group_offsets("billing", {FIRST: 0})
+    with pytest.raises(GroupOffsetsMovedError, match="from 1 to 0"):
+        next(first)
+    assert values(follow(grouped, group="billing")) == ["a", "b"]
+
+
+def test_a_commit_without_an_answer_is_no_other_loops(
+    grouped: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kbatch.bucket.groups.BucketGroups.commit_pause_ms", 0)
+    monkeypatch.setattr(following, "_PAUSE_MAX_S", 0.01)
+    records = follow(grouped, group="billing")
+    groups = type(records._group[1])  # type: ignore[index]
+    real: Callable[..., Any] = groups.alter_offsets
+    is_lost = iter([True])
+
+    def alter_offsets(*given: Any) -> None:
+        real(*given)
+        if next(is_lost, False):
+            raise DisconnectedError(grouped.address, "the answer is lost")
+
+    send(grouped, "events", "a")
+    assert take(records, 1) == ["a"]
+    monkeypatch.setattr(groups, "alter_offsets", alter_offsets)
+    assert values(records) == []
+    assert stands(grouped) == 1
 
 
 def test_a_batch_counts_once_the_next_is_asked_for(
