@@ -260,9 +260,8 @@ class Following:
         self._closed = threading.Event()
         self._lock = threading.Lock()  # held by a step
         self._running, self._ready = self._run(), list[Found]()  # at most one is ready
-        self._in_work: Mapping[
-            TopicPartition, int
-        ] = {}  # where the batch begins that does not count yet
+        # Where the batch begins that does not count yet.
+        self._in_work: Mapping[TopicPartition, int] = {}
         self._failures = Counter[TopicPartition]()  # reads since the last one that ended
         self._committed: Mapping[TopicPartition, int] = {}
         self._asked: Mapping[TopicPartition, int] = {}  # by the last commit, which may have failed
@@ -317,9 +316,8 @@ class Following:
             if self._ready:
                 return 0.0
             is_over = self._closed.is_set() or self._is_asked_to_stop()
-            if (
-                inspect.getgeneratorstate(self._running) == inspect.GEN_CLOSED
-            ):  # by an error, or an interrupt
+            # By an error or an interrupt.
+            if inspect.getgeneratorstate(self._running) == inspect.GEN_CLOSED:
                 self._running = self._run()
             try:
                 with translated(self._address):
@@ -340,23 +338,21 @@ class Following:
         """
         while True:
             self._commit(0)
-            started_s, news = time.thread_time(), list[tuple[OffsetRange, LogView]]()
-            with self._looks.dropping_gone():
+            with self._looks.dropping_gone():  # which ends what this look has found, as ids change
+                started_s = time.thread_time()
                 news = self._looks.look()
-            pause_s = _IDLE_SHARE * (time.thread_time() - started_s)
-            for error in self._looks.unreadable.values():
-                if not news:
-                    raise error
-                self._warn(error)
-            for wanted, view in sorted(
-                news, key=lambda one: self._failures[one[0].topic_partition]
-            ):
-                with self._looks.dropping_gone():
+                pause_s = _IDLE_SHARE * (time.thread_time() - started_s)
+                for error in self._looks.unreadable.values():
+                    if not news:
+                        raise error
+                    self._warn(error)
+                news.sort(key=lambda one: self._failures[one[0].topic_partition])
+                for wanted, view in news:
                     yield from self._found(wanted, view)
-            if self._looks.is_done() or (not news and self._is_timed_out()):
-                return
-            if not news:
-                yield min(max(pause_s, _PAUSE_S), _PAUSE_MAX_S)
+                if self._looks.is_done() or (not news and self._is_timed_out()):
+                    return
+                if not news:
+                    yield min(max(pause_s, _PAUSE_S), _PAUSE_MAX_S)
 
     def _found(self, wanted: OffsetRange, view: LogView) -> Iterator[float]:
         """Have the batches of a range ready, one after the other."""
@@ -403,12 +399,11 @@ class Following:
         """
         if self._group is None:
             return
-        group_id, groups = self._group
-        now, positions = monotonic_ms(), {**self.positions, **self._in_work}
-        if pause_ms is not None and now - self._committed_ms < max(
-            pause_ms, groups.commit_pause_ms
-        ):
+        (group_id, groups), now = self._group, monotonic_ms()
+        waited_ms = LONG_MAX if pause_ms is None else now - self._committed_ms
+        if waited_ms < max(pause_ms or 0, groups.commit_pause_ms):
             return
+        positions = {**self.positions, **self._in_work}
         is_all = now - self._all_ms >= AGAIN_MS
         due = {tp: at for tp, at in positions.items() if is_all or self._committed.get(tp) != at}
         if not due:

@@ -164,6 +164,26 @@ def test_a_topic_that_is_recreated_is_an_error_if_it_was_named(
     assert "deleted and created again, so followed from the start: events" in caplog.messages
 
 
+def test_a_topic_with_partitions_that_is_recreated_while_it_is_read_is_read_anew(
+    cluster: Cluster,
+) -> None:
+    cluster.create_topic("else", 3)
+    with cluster.producer() as producer:
+        for number in range(3):
+            producer.send("else", "old", partition=number)
+    records = follow(cluster, re.compile("^else"), start="earliest", timeout=5 * SOON_S)
+    assert take(records, 1) == ["old"]
+    cluster.delete_topic("else")
+    cluster.create_topic("else", 2)
+    with cluster.producer() as producer:
+        producer.send("else", "a", partition=0)
+        producer.send("else", "b", partition=1)
+    seen = list[str]()
+    while not {*seen} >= {"a", "b"}:
+        seen += take(records, 1)
+    assert sorted(one for one in seen if one != "old") == ["a", "b"]
+
+
 def test_records_that_are_deleted_before_they_are_read_are_warned_of(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
