@@ -602,7 +602,7 @@ class Cluster:
         return following.follow(
             self._reader,
             topics,
-            None if group is None else self._groups(),
+            None if group is None else (arguments.group(group), self._groups()),
             partitions=partitions,
             start=start,
             columns=typed.schema.names if columns is READ else columns,
@@ -610,7 +610,6 @@ class Cluster:
             isolation_level=isolation_level,
             max_decompressed_batch_bytes=max_decompressed_batch_bytes,
             where=where,
-            group=None if group is None else arguments.group(group),
             stop_at=stop_at,
             timeout=timeout,
             stop=stop,
