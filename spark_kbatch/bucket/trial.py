@@ -1,4 +1,4 @@
-"""A trial of a store, for some minutes and with a bounded number of requests, and its report.
+"""A trial of a store for some minutes, with a bounded number of requests; its report.
 
 What a ledger stands on is tried again and again, a round each ROUND_S, at the place of the cluster:
 

@@ -182,7 +182,7 @@ class Looks:
                 raise
 
     def _drop_gone(self, source: Source) -> set[str]:
-        """Take in new topics and partitions, drop those of a pattern that are gone, and return them.
+        """Take in new topics and partitions, drop a pattern's that are gone, and return these.
 
         Raises:
             UnknownTopicOrPartitionError: a named one is gone or was recreated; it is `is_gone`.
@@ -316,7 +316,7 @@ class Following:
         return tp, start, end, rows if self.schema is None else rows.select(self.schema.names)
 
     def _step(self) -> float | None:
-        """Have the next batch ready, or look for it once; return how long to wait, or None to end."""
+        """Have the next batch ready, or look for it once; return how long to wait; None to end."""
         with self._lock:
             if self._ready:
                 return 0.0
@@ -384,7 +384,7 @@ class Following:
         return now - self._idle_ms >= self._timeout_ms
 
     def _may_go_on(self, error: Exception) -> bool:
-        """Return True if an error is none, or passes by itself: with a warning, until a time-out."""
+        """Return True if an error is none, or passes by itself: with a warning, till a time-out."""
         if isinstance(error, OffsetOutOfRangeError):
             return error.offset < error.log_start_offset  # of which the next look warns
         is_over = error is self._looks.is_gone or isinstance(error, CorruptRecordError)
@@ -426,7 +426,7 @@ class Following:
         self._all_ms = now if is_all else self._all_ms
 
     def close(self) -> None:
-        """End the loop, from anywhere: no batch comes any more; the last counts once one is asked."""
+        """End the loop, from anywhere: no batch comes after that; the last one counts once asked."""
         self._closed.set()
 
     def __enter__(self) -> Self:
@@ -492,7 +492,9 @@ def follow(
     views, ids = now.source.views(chosen), {tp.topic: one for tp, one in chosen.items()}
     if options["where"]:
         options["where"] = reader.where(options["where"], options["typed"], topics=ids)
-    read = functools.partial(TopicReader.read, topics=topics, **options)
+    read: Callable[..., pa.RecordBatchReader] = functools.partial(
+        TopicReader.read, topics=topics, **options
+    )
     schema = read(now, columns=columns, of=({}, {}, [])).schema  # which checks these arguments
     looks = Looks(
         polled,

@@ -121,7 +121,8 @@ class Source(TopicLookup, Fetcher, Protocol):
         """Return what gives the source for each of many looks for what is new.
 
         Args:
-            poll_ms: where each look costs a request, how old what it finds may be, as option poll.ms.
+            poll_ms: where each look costs a request, how old what it finds may be, as option
+                poll.ms.
         """
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
