@@ -356,7 +356,7 @@ def describe(path: str, prometheus: bool, client: Mapping[str, str], as_json: bo
         if found.checkpoint >= 0
         else "none yet",
         "horizon": f"entry {found.horizon:,}, and the one after it is of "
-        + iso_time(found.unmaintained_since_ms),
+        f"{iso_time(found.unmaintained_since_ms)}",
         "clock": f"of the last writer, {found.clock_ahead_ms / 1000:+,.1f} s from the store's",
         "read": _stored(found.referenced),
         "waiting": f"{_stored(found.waiting)}: being written, replaced, or left behind",

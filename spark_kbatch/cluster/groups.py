@@ -226,13 +226,15 @@ class ForeignGroups(Groups):
         edges = self._source.views([topic_partition])[topic_partition].offsets
         undecided = self._log_dir.log(topic_partition).not_committed()
         wanted = OffsetRange(topic_partition, edges.log_start_offset, edges.high_watermark)
-        latest: dict[bytes | None, PlainRecord] = {}
-        for rows in read_range(
+        batches = read_range(
             self._source, wanted, ["offset", "key", "value"], IsolationLevel.READ_UNCOMMITTED
-        ):
-            for record in map(PlainRecord, *(column.to_pylist() for column in rows)):
-                if record.offset not in undecided:
-                    latest[record.key] = record
+        )
+        latest = {
+            record.key: record
+            for rows in batches
+            for record in map(PlainRecord, *(column.to_pylist() for column in rows))
+            if record.offset not in undecided
+        }
         return sorted(latest.values())
 
     def alter_offsets(
@@ -280,10 +282,9 @@ def _described(
         is_gone: returns True if a committed offset is of a topic that is gone: it is left out.
     """
     found = []
-    newer, inhabited = {}, set()
-    for group_id, protocol_type, is_member in filter(None, map(unpack_newer_key, contents.others)):
-        newer[group_id] = GroupMetadata(protocol_type, -1, None, None, -1)
-        inhabited.update([group_id] * is_member)
+    keys = [*filter(None, map(unpack_newer_key, contents.others))]
+    newer = {group_id: GroupMetadata(kind, -1, None, None, -1) for group_id, kind, _ in keys}
+    inhabited = {group_id for group_id, _, is_member in keys if is_member}
     for group_id in sorted({*contents.groups, *contents.offsets, *newer}):
         metadata = (
             contents.groups.get(group_id)

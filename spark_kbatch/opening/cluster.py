@@ -910,29 +910,24 @@ class Cluster:
             ConfigError: the server cannot listen there, or an argument is not accepted.
         """
         # Its defaults stand in the signature as well, held equal by a test: few processes load it.
-        from spark_kbatch.options.server import (  # noqa: PLC0415  above
-            PORT_MAX,
-            ServerConfig,
-            parse_address,
-            parse_server_options,
-        )
+        from spark_kbatch.options import server as known  # noqa: PLC0415  above
         from spark_kbatch.server.server import Server  # noqa: PLC0415  above
 
         served = self._had(self._store.server, "server")
         arguments.text("host", host)
-        arguments.whole_number("port", port, 0, PORT_MAX)
+        arguments.whole_number("port", port, 0, known.PORT_MAX)
         named = {
             "auto_create_topics_enable": auto_create,
             "num_partitions": num_partitions,
             "default_replication_factor": replication_factor,
             "flush": flush,
         }
-        parsed = parse_server_options(
-            {key: value for key, value in named.items() if value != getattr(ServerConfig, key)},
+        parsed = known.parse_server_options(
+            {key: one for key, one in named.items() if one != getattr(known.ServerConfig, key)},
             arguments.options("config", config, '{"connections.max.idle.ms": 60000}'),
             options,
         )
-        advertised = None if advertise is None else parse_address("advertise", advertise)
+        advertised = None if advertise is None else known.parse_address("advertise", advertise)
         server = Server(served, parsed, host=host, port=port, advertised=advertised)
         self._servers.add(server)
         return server
