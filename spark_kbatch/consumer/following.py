@@ -240,7 +240,7 @@ class Following:
         read: Read,
         *,
         schema: pa.Schema | None = None,
-        group: tuple[str, Groups] | None = None,
+        group: tuple[Groups, str] | None = None,
         timeout: float | None = None,
         stop: Stop = bool,
         address: str = "",
@@ -252,7 +252,7 @@ class Following:
             read: returns the records of a range of a topic, by its id, in bounded batches with a
                 column `offset`.
             schema: of what iteration returns.
-            group: that is told how far the loop has come, and the groups of the place.
+            group: the groups of the place, and the one that is told how far the loop has come.
             timeout: seconds without a record, after which the loop ends.
             stop: ends the loop once it is set, or true.
             address: of the place, for errors.
@@ -406,7 +406,7 @@ class Following:
         """
         if self._group is None:
             return
-        group_id, groups = self._group
+        groups, group_id = self._group
         now, positions = monotonic_ms(), {**self.positions, **self._in_work}
         if pause_ms is not None and now - self._committed_ms < max(
             pause_ms, groups.commit_pause_ms
@@ -460,7 +460,7 @@ class Following:
 def follow(
     reader: TopicReader,
     topics: TopicChoice,
-    group: tuple[str, Groups] | None,
+    group: tuple[Groups, str] | None,
     *,
     partitions: Iterable[int] | None,
     start: OffsetBound,
@@ -476,7 +476,7 @@ def follow(
     Args:
         reader: of the place.
         topics: which; no iterator.
-        group: if one is given, with the groups of the place.
+        group: the groups of the place and a name, if one is given.
         address: of the place, for errors.
         options: of `TopicReader.read`.
     """
@@ -502,7 +502,7 @@ def follow(
         lambda _: not isinstance(topics, re.Pattern),
         isolation,
         ids,
-        _starts(now, views, start, isolation, group[1].committed(group[0]) if group else {}),
+        _starts(now, views, start, isolation, group[0].committed(group[1]) if group else {}),
         None if stop_at is None else _stops(views, stop_at, isolation),
     )
     return Following(

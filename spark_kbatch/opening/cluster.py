@@ -606,7 +606,7 @@ class Cluster:
         return following.follow(
             self._reader,
             topics,
-            None if group is None else (arguments.group(group), self._groups()),
+            None if group is None else (self._groups(), arguments.group(group)),
             partitions=partitions,
             start=start,
             columns=typed.schema.names if columns is READ else columns,
