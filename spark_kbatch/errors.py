@@ -31,7 +31,7 @@ KBatchError
   ClosedError (also ValueError)     a cluster or a broker's logs, used after close
   ServerRunningError                path, address and process of the server that runs
   GroupNotEmptyError                group_id, where; its offsets cannot be set while it has members
-  GroupOffsetsMovedError            group, cluster, what was moved; another loop or a reset has moved its offsets
+  GroupOffsetsMovedError            group_id, where, what was moved, by another loop or a reset
   GroupIdNotFoundError              group_id, where
   ProducerClosedError
   ProducerFencedError               transactional id, place, why, outcome; another producer of the name took over
@@ -94,8 +94,8 @@ from typing import Any, TypeVar
 
 from spark_kbatch.model import TIMESTAMP_MS_MAX, TopicPartition
 
-# What errors advise where the package of an extra is missing. The package is on no index: an advice that
-# names one would install what somebody else puts there.
+# What errors advise where the package of an extra is missing. The package is on no index: an advice
+# that names one would install what somebody else puts there.
 INSTALL_EXTRA = "pip install '.[{}]' in a clone of the repository"
 
 _Error = TypeVar("_Error", bound=BaseException)
@@ -575,8 +575,9 @@ class GroupOffsetsMovedError(KBatchError):
     moved: str  # a partition, where the loop has left it and where it is now
 
     _text = (
-        "consumer group {group_id!r} of {where} was moved while a loop has it ({moved}), by another loop or "
-        "by `kbatch groups reset`: let one loop at a time have a group, and follow again to go on where it stands"
+        "consumer group {group_id!r} of {where} was moved while a loop has it ({moved}), by "
+        "another loop or by `kbatch groups reset`: let one loop at a time have a group, and follow "
+        "again to go on where it stands"
     )
 
 

@@ -32,7 +32,7 @@ append, and no object that is changed by comparing it first.
     garbage       what nothing refers to is deleted
     urls          the objects at a URL
     probe         whether a store does what is asked of it, and what it lets a process do
-    trial         a trial of a store, for some minutes and with a bounded number of requests, and the report of it
+    trial         a trial of a store for some minutes, with a bounded number of requests; its report
     happenings    what has happened there, entry by entry
     maintenance   retention, merging and garbage, in a round; what there is in the bucket
     remains       what can be read of a ledger that is damaged, and whether every batch is whole

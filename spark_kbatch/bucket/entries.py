@@ -553,7 +553,7 @@ def _content(found: StoredObject) -> Content:
 
 
 def signed(by: str) -> str:
-    """Return who writes an entry: what it is and is called, the user of this process, and this machine."""
+    """Return who writes an entry: what it is and is called, the process's user, and the machine."""
     return f"{by} {user_name()}@{os.uname().nodename}".lstrip()
 
 

@@ -10,8 +10,7 @@ Each checkpoint has all offsets of all groups, so there is a bound on how many t
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from spark_kbatch.bucket.entries import CommittedGroupOffset, LedgerCommit
 from spark_kbatch.bucket.reading import topic_id_of
@@ -59,7 +58,13 @@ class BucketGroups(Groups):
                 )
                 for group_id, of_group in sorted(state.groups.items())
             ]
-            return with_ends(found, functools.partial(_ends, state))
+            return with_ends(
+                found,
+                lambda partitions: {
+                    tp: state.partition(state.topic_ids[tp.topic], tp.partition).next_offset
+                    for tp in partitions
+                },
+            )
 
     def committed(self, group_id: str) -> dict[TopicPartition, int]:
         """Return the offsets at which a group goes on; none if there is no such group."""
@@ -92,23 +97,25 @@ class BucketGroups(Groups):
                 f"most {GROUP_ID_CHARACTERS_MAX}"
             )
 
-        wanted = sorted(offsets.items())
-
-        def rows(state: LedgerState) -> list[CommittedGroupOffset]:
-            ids = {tp.topic: topic_ids.get(tp.topic) for tp, _ in wanted}
-            found = [
-                CommittedGroupOffset(
-                    ids[tp.topic] or topic_id_of(state, tp.topic), tp.partition, offset, ""
-                )
-                for tp, offset in wanted
-                if ids[tp.topic] is None or ids[tp.topic] in state.topics
+        with self._ledger.state(max_age_ms=_COMMIT_AGE_MAX_MS) as state:
+            topics = {tp.topic for tp in offsets}
+            ids = {name: topic_ids.get(name) or topic_id_of(state, name) for name in topics}
+            rows = [
+                CommittedGroupOffset(ids[tp.topic], tp.partition, offset, "")
+                for tp, offset in sorted(offsets.items())
+                if ids[tp.topic] in state.topics
             ]
-            for one in found:  # all of them, before the first entry is written
+            for one in rows:  # all of them, before the first entry is written
                 state.partition(one.topic_id, one.partition)
-            self._ensure_room(state, group_id, found)
-            return found
-
-        self._commit(group_id, rows, len(wanted))
+            held = state.groups.get(group_id, {})
+            count = sum(map(len, state.groups.values())) + sum(one[:2] not in held for one in rows)
+        if count > OFFSETS_MAX:
+            raise RefusedEntryError(
+                f"the consumer groups of {self._ledger.address} would have {count} offsets, and "
+                f"may have {OFFSETS_MAX}: delete those that are not needed with `kbatch groups "
+                "delete`"
+            )
+        self._commit(group_id, rows)
 
     def delete(self, group_id: str) -> None:
         """Delete a group, with the offsets that it has now.
@@ -121,44 +128,19 @@ class BucketGroups(Groups):
             held = sorted(state.groups.get(group_id, ()))
         if not held:
             raise GroupIdNotFoundError(group_id, self._ledger.address)
-        rows = [CommittedGroupOffset(*key, None, "") for key in held]
-        self._commit(group_id, lambda _: rows, len(rows))
+        self._commit(group_id, [CommittedGroupOffset(*key, None, "") for key in held])
 
-    def _commit(
-        self,
-        group_id: str,
-        rows: Callable[[LedgerState], Sequence[CommittedGroupOffset]],
-        count: int,
-    ) -> None:
-        """Write `count` rows as one entry, or several; what is to be deleted may be gone by now."""
-        for first in range(0, count, _OFFSETS_OF_ENTRY):
+    def _commit(self, group_id: str, rows: Sequence[CommittedGroupOffset]) -> None:
+        """Write rows as one entry, or several, but for those of what has been deleted by now."""
+        for first in range(0, len(rows), _OFFSETS_OF_ENTRY):
 
             def propose(state: LedgerState, first: int = first) -> LedgerCommit | None:
                 held = state.groups.get(group_id, {})
-                some = tuple(
+                left = tuple(
                     one
-                    for one in rows(state)[first : first + _OFFSETS_OF_ENTRY]
-                    if one.offset is not None or one[:2] in held
+                    for one in rows[first : first + _OFFSETS_OF_ENTRY]
+                    if (one[:2] in held if one.offset is None else one.topic_id in state.topics)
                 )
-                return LedgerCommit(groups={group_id: some}) if some else None
+                return LedgerCommit(groups={group_id: left}) if left else None
 
             self._ledger.commit(propose, by=_WRITER, max_age_ms=_COMMIT_AGE_MAX_MS)
-
-    def _ensure_room(
-        self, state: LedgerState, group_id: str, rows: Sequence[CommittedGroupOffset]
-    ) -> None:
-        """Raise RefusedEntryError if all groups together would have more than OFFSETS_MAX."""
-        held = state.groups.get(group_id, {})
-        count = sum(map(len, state.groups.values())) + sum(one[:2] not in held for one in rows)
-        if count > OFFSETS_MAX:
-            raise RefusedEntryError(
-                f"the consumer groups of {self._ledger.address} would have {count} offsets, and may "
-                f"have {OFFSETS_MAX}: delete those that are not needed with `kbatch groups delete`"
-            )
-
-
-def _ends(state: LedgerState, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    return {
-        tp: state.partition(state.topic_ids[tp.topic], tp.partition).next_offset
-        for tp in partitions
-    }

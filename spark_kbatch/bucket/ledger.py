@@ -485,7 +485,8 @@ class Ledger:
 
         Args:
             propose: returns what is to be written, given the state after which it is to be.
-            by: what the writer is and is called, as people are to see it; its user and host come after it.
+            by: what the writer is and is called, as people are to see it; its user and host come
+                after it.
             timeout_ms: how long to try.
             is_followed: whether the state was followed a moment ago, so that to follow it again is not worth
                 a request: the entry is only written if the state was the last one, and what the state refuses

@@ -127,7 +127,7 @@ class BucketDescription(NamedTuple):
 
     @property
     def entries_since_checkpoint(self) -> int:
-        """How many entries are read one by one to open the cluster on a machine that does not know it."""
+        """How many entries a machine reads one by one that opens the cluster for the first time."""
         return self.entries - 1 - self.checkpoint
 
 

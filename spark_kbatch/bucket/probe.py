@@ -118,7 +118,7 @@ def _judged(
 
 
 def look(objects: Objects, folder: str, name: str) -> list[str]:
-    """Look at an object that is missing, then create it, look again at once, and return what is wrong."""
+    """Look at a missing object, create it, look again at once, and return what is wrong."""
     if objects.get(name) is not None:
         return [f"{name} is there before anyone created it"]
     objects.create(name, b"first")

@@ -30,9 +30,9 @@ what the first one has copied. A folder in which anything comes after the chain 
 may have been written to.
 
 Topics get new ids. So a stream's checkpoint or a mirror that has read what is lost, and would find
-other records at the same offsets, stops instead. A mirror into the cluster goes on from the progress
-that the state has, and copies again what is lost; a group goes on from the offsets that the state
-has. Numbers of entries go on, as objects are named by them.
+other records at the same offsets, stops instead. A mirror into the cluster goes on from the
+progress that the state has, and copies again what is lost; a group goes on from the offsets that
+the state has. Numbers of entries go on, as objects are named by them.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ written: what is sent again keeps its order, also where the ledger does not know
 sequence for its first. For that the sender's thread takes all answers, in `poll`. Without sequences a batch that is
 sent again may come behind later ones, as in Kafka.
 
-Now and then, after as many entries as make a merge worth it, another thread merges for a short while. Where the first
-time is is left to chance: so producers of a few entries each merge as often as one that writes as many.
+Now and then, after as many entries as make a merge worth it, another thread merges for a short
+while. Where the first time is is left to chance: so producers of a few entries each merge as often
+as one that writes as many.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ class BucketTransport(OneNode):
 
         Args:
             ledger: of the cluster.
-            maintain: called in a thread of its own, with the ids of topics, once in RUN_EXTENTS entries.
+            maintain: called in a thread of its own, with the ids of topics, once in RUN_EXTENTS
+                entries.
             at_once: how many requests are put at a time; with 1 by the thread that sends, which waits for it.
             client_id: of the producer, for its entries.
         """
@@ -140,8 +142,8 @@ class BucketTransport(OneNode):
         self._job: WriterJob | None = None
         self._began_ms = 0
         self._written = set[str]()  # ids of topics, since `maintain` was called last
-        # Entries since then. It begins anywhere, so that of many producers that end after a few entries one in
-        # so many merges what all have left.
+        # Entries since then. It begins anywhere, so that of many producers that end after a few
+        # entries one in so many merges what all have left.
         self._entries = ledger.rng.randrange(RUN_EXTENTS)
         self._maintaining: threading.Thread | None = None
 

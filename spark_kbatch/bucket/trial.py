@@ -1,15 +1,18 @@
-"""A trial of a store, for some minutes and with a bounded number of requests, and the report of it.
+"""A trial of a store for some minutes, with a bounded number of requests; its report.
 
 What a ledger stands on is tried again and again, a round each ROUND_S, at the place of the cluster:
 
     contest     16 threads create one name at once, and one of them has to win
-    look        a name that was read while it was missing is there after its creation, and is not created again
-    overwrite   an object is replaced: get, a range and a list show what is there now; and that it is deleted
-    lost        a create whose answer is not waited for, and another one of that name: what is there is all of one
-                of them, is the one's that was told so, and never changes
+    look        a name that was read while it was missing is there after its creation, and is not
+                created again
+    overwrite   an object is replaced: get, a range and a list show what is there now; and that it
+                is deleted
+    lost        a create whose answer is not waited for, and another one of that name: what is there
+                is all of one of them, is the one's that was told so, and never changes
 
-It tells besides how long requests took, and how far this machine's clock is ahead of the store's. The objects are
-below a folder of their own, which is deleted in the end; no cluster is needed, and none is changed.
+It tells besides how long requests took, and how far this machine's clock is ahead of the store's.
+The objects are below a folder of their own, which is deleted in the end; no cluster is needed, and
+none is changed.
 """
 
 from __future__ import annotations
@@ -44,8 +47,9 @@ def announcement(rounds: int) -> str:
     puts, gets = rounds * PUTS_OF_ROUND, rounds * GETS_OF_ROUND
     dollars = puts * _PUT_DOLLARS + gets * _GET_DOLLARS
     return (
-        f"{rounds:,} rounds in {rounds * ROUND_S / 60:,.1f} minutes: {puts:,} puts, creates and lists, and {gets:,} "
-        f"gets, about {dollars:.3f} dollars by the prices of S3; more if the store fails, as requests are repeated"
+        f"{rounds:,} rounds in {rounds * ROUND_S / 60:,.1f} minutes: {puts:,} puts, creates and "
+        f"lists, and {gets:,} gets, about {dollars:.3f} dollars by the prices of S3; more if the "
+        "store fails, as requests are repeated"
     )
 
 
@@ -73,51 +77,46 @@ class StoreTrial:
         self._address, self._options, self._rng = checked(url), options, random.Random()
         self._objects: Any = _Timed(objects_at(self._address, options, create=True))
         self._folder = f"probe/{names.random_id(self._rng)}/"
-        self.rounds = self.unanswered = self.landed = (
-            0  # the last of creates that were not waited for
-        )
+        self.rounds = 0
+        self.unanswered = self.landed = 0  # of creates that were not waited for
         self.faults, self.errors = dict[str, None](), Counter[str]()  # sentences; failures by kind
         self.ahead_ms = list[int]()  # this machine's clock
         self.left = ""  # a folder that may not be deleted
         self._stands: dict[str, bytes | None] = {}  # what is there of those that were lost
 
     def run(self, rounds: int) -> None:
-        """Do some rounds, unless it is interrupted, and clean up. A failure of the store ends its round.
+        """Do some rounds, unless it is interrupted, and clean up. A failure ends its round.
 
         Raises ObjectStoreError: what was put cannot be deleted, as the store fails.
         """
-        with contextlib.ExitStack() as last:
-            last.callback(self._clean_up)
-            last.enter_context(
-                contextlib.suppress(KeyboardInterrupt)
-            )  # what it found is worth a report
-            for at in range(rounds):
-                next_s = monotonic_s() + ROUND_S
-                try:
-                    found = self._round(f"{self._folder}{at:06d}/")
-                    self.faults |= dict.fromkeys(one.replace(self._folder, "") for one in found)
-                except KBatchError as error:
-                    self.errors[type(error).__name__] += 1
-                self.rounds += 1
-                if at + 1 < rounds:
-                    sleep_ms(max(next_s - monotonic_s(), 0) * 1000)
-            if any(self._objects.get(name) != content for name, content in self._stands.items()):
-                self.faults["an object has changed after it was created"] = None
-
-    def _clean_up(self) -> None:
         try:
-            self._objects.delete([one.name for one in self._objects.list(self._folder)])
-        except ObjectAccessDeniedError:
-            self.left = self._folder
+            # What an interrupted trial has found is worth a report.
+            with contextlib.suppress(KeyboardInterrupt):
+                self._try(rounds)
+        finally:
+            try:
+                self._objects.delete([one.name for one in self._objects.list(self._folder)])
+            except ObjectAccessDeniedError:
+                self.left = self._folder
 
-    def _round(self, folder: str) -> list[str]:
-        """Return what was wrong, as sentences."""
-        return [
-            *contest(self._objects, [f"{folder}contested"]),
-            *look(self._objects, folder, f"{folder}looked-at"),
-            *self._overwrite(folder, f"{folder}replaced"),
-            *self._lose(f"{folder}lost"),
-        ]
+    def _try(self, rounds: int) -> None:
+        for at in range(rounds):
+            next_s, folder = monotonic_s() + ROUND_S, f"{self._folder}{at:06d}/"
+            try:
+                found = [
+                    *contest(self._objects, [f"{folder}contested"]),
+                    *look(self._objects, folder, f"{folder}looked-at"),
+                    *self._overwrite(folder, f"{folder}replaced"),
+                    *self._lose(f"{folder}lost"),
+                ]
+                self.faults |= dict.fromkeys(one.replace(self._folder, "") for one in found)
+            except KBatchError as error:
+                self.errors[type(error).__name__] += 1
+            self.rounds += 1
+            if self.rounds < rounds:
+                sleep_ms(max(next_s - monotonic_s(), 0) * 1000)
+        if any(self._objects.get(name) != content for name, content in self._stands.items()):
+            self.faults["an object has changed after it was created"] = None
 
     def _overwrite(self, folder: str, name: str) -> list[str]:
         objects, content, is_read = self._objects, b"", True
@@ -150,16 +149,12 @@ class StoreTrial:
         self.landed += first is CreateAnswer.UNKNOWN and there == b"first"
         told = {b"first": first, b"second": second}
         winners = [one for one, answer in told.items() if answer is CreateAnswer.CREATED]
-        is_right = there in told and winners in ([], [there])
-        return (
-            []
-            if is_right
-            else [f"{name} was created twice, and what is there is not what was told"]
-        )
+        is_wrong = there not in told or winners not in ([], [there])
+        return [f"{name} was created twice, and what is there is not what was told"] * is_wrong
 
     def report_lines(self, own_version: str) -> Iterator[str]:
         """Return a report to copy, line by line, which has no name of a bucket in it."""
-        ahead_ms = self.ahead_ms or [0]
+        ahead_s = sorted(ms / 1000 for ms in self.ahead_ms) or [0]
         shown = {
             "store": store_kind(self._address) or self._address.partition(":")[0],
             "versions": f"spark_kbatch {own_version}, obstore {version('obstore')}, Python "
@@ -167,8 +162,9 @@ class StoreTrial:
             "rounds": f"{self.rounds:,}",
             "faults": "; ".join(self.faults) or "none",
             "errors": ", ".join(f"{n} {kind}" for kind, n in self.errors.items()) or "none",
-            "clock": f"this machine's is {min(ahead_ms) / 1000:.1f} to {max(ahead_ms) / 1000:.1f} s ahead",
-            "lost answers": f"{self.unanswered:,}, and {self.landed:,} of these had created the object",
+            "clock": f"this machine's is {ahead_s[0]:.1f} to {ahead_s[-1]:.1f} s ahead",
+            "lost answers": f"{self.unanswered:,}, and {self.landed:,} of these had created the "
+            "object",
             "left": f"{self.left} stays there, for want of the right to delete"
             if self.left
             else "nothing",

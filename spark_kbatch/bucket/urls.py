@@ -95,7 +95,7 @@ def _in_store(url: str, store: StoreOptions) -> RealObjects:
 
 
 def impatient(url: str, store: StoreOptions, timeout_ms: float) -> Objects:
-    """Return the objects at a URL, of which no request waits longer; those of this machine as they are."""
+    """Return the objects at a URL, where no request waits longer; on this machine as they are."""
     if not store_kind(url):
         return objects_at(url, store)
     return _opened_anew(url, store, timeout=timedelta(milliseconds=timeout_ms))

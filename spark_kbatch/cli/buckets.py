@@ -65,8 +65,20 @@ _ID = re.compile(r"[0-9a-f]{32}")
     )
 )
 @bucket_argument
-@click.option("--trial", is_flag=True, help="Try the store itself for some minutes, with a number of requests that is printed first, and print a report.")  # fmt: skip
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, metavar="MINUTES", help="How long the trial lasts; what it asks for grows with it.")  # fmt: skip
+@click.option(
+    "--trial",
+    is_flag=True,
+    help="Try the store itself for some minutes, with a number of requests that is printed first, "
+    "and print a report.",
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="MINUTES",
+    help="How long the trial lasts; what it asks for grows with it.",
+)
 @client_options
 @json_option
 def check(path: str, trial: bool, minutes: float, client: Mapping[str, str], as_json: bool) -> None:
@@ -75,7 +87,8 @@ def check(path: str, trial: bool, minutes: float, client: Mapping[str, str], as_
     PATH is its URL. Each right is tried, with an object of its own, and named as the store's policies name it.
     Where they suffice, the store itself is tried as before a cluster is created. The exit code is 1 if this process
     cannot read, or if the store would lose commits.
-    With --trial the report that is printed in the end has no name of yours in it, so that it can be shown to others.
+    With --trial the report that is printed in the end has no name of yours in it, so that it can be
+    shown to others.
     """
     if trial:
         refuse_beside("--trial", trial, "--json")
@@ -306,7 +319,12 @@ def _telling_damage(path: str, store: StoreOptions) -> Iterator[None]:
     )
 )
 @path_argument
-@click.option("--prometheus", is_flag=True, help="Print gauges in the text format of Prometheus: of a bucket, and of all partitions and consumer groups; PATH may be a folder or HOST:PORT too.")  # fmt: skip
+@click.option(
+    "--prometheus",
+    is_flag=True,
+    help="Print gauges in the text format of Prometheus: of a bucket, and of all partitions and "
+    "consumer groups; PATH may be a folder or HOST:PORT too.",
+)
 @client_options
 @json_option
 def describe(path: str, prometheus: bool, client: Mapping[str, str], as_json: bool) -> None:
@@ -337,7 +355,8 @@ def describe(path: str, prometheus: bool, client: Mapping[str, str], as_json: bo
         "checkpoint": f"entry {found.checkpoint:,}, with {found.entries_since_checkpoint:,} after it"
         if found.checkpoint >= 0
         else "none yet",
-        "horizon": f"entry {found.horizon:,}, and the one after it is of {iso_time(found.unmaintained_since_ms)}",
+        "horizon": f"entry {found.horizon:,}, and the one after it is of "
+        f"{iso_time(found.unmaintained_since_ms)}",
         "clock": f"of the last writer, {found.clock_ahead_ms / 1000:+,.1f} s from the store's",
         "read": _stored(found.referenced),
         "waiting": f"{_stored(found.waiting)}: being written, replaced, or left behind",

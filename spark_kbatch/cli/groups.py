@@ -72,8 +72,8 @@ def groups(
 
     With the name of a GROUP, show its members, and its offset and lag in each partition. A server need not
     run: groups are shown as they were stored last, which a rebalance may be changing now. `kbatch groups reset`
-    moves a group's offsets. PATH may be HOST:PORT of a real cluster, or a broker's log directory or a
-    backup of it, where groups are only read.
+    moves a group's offsets. PATH may be HOST:PORT of a real cluster, or a broker's log directory or
+    a backup of it, where groups are only read.
     """
     cluster = open_readable(path, client, foreign_end)
     found = cluster.groups() if group is None else [_find_group(cluster, group)]
@@ -160,8 +160,8 @@ def reset(
 ) -> None:
     """Move the offsets of a consumer GROUP.
 
-    The group must not have members, and no loop of `Cluster.follow` go on with it, which would end with an
-    error; it goes on from there once it has some again. With --topic it need not
+    The group must not have members, and no loop of `Cluster.follow` go on with it, which would end
+    with an error; it goes on from there once it has some again. With --topic it need not
     exist yet. An offset outside of a log becomes the start or the end of the log, and a time after the last
     record the end, with a warning. For each partition the old offset is shown beside the new one.
 

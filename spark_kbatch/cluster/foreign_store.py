@@ -51,9 +51,9 @@ class ForeignStore(OwnSource):
     catalog = commits = disks = server = None
     is_remote = False
     why_not = (
-        "it is a Kafka broker's log directory, which kbatch only reads; write to a cluster of your own, "
-        "and export its topics with `kbatch export`; consumer groups are read where the directory has "
-        "a partition of __consumer_offsets"
+        "it is a Kafka broker's log directory, which kbatch only reads; write to a cluster of your "
+        "own, and export its topics with `kbatch export`; consumer groups are read where the "
+        "directory has a partition of __consumer_offsets"
     )
 
     def __init__(

@@ -4,9 +4,9 @@ All numbers are big-endian. A key starts with an int16, its kind:
 
     0, 1   group, topic (strings), partition (int32)                    a committed offset
     2      group (string)                                               a group and its members
-    3...   of group protocols that this server does not have, kept unchanged: 3, 11, 17 are groups of
-           the protocols "consumer", "share" and "streams", and 5, 10, 19 their members; all start
-           with the group (string)
+    3...   of group protocols that this server does not have, kept unchanged: 3, 11, 17 are groups
+           of the protocols "consumer", "share" and "streams", and 5, 10, 19 their members; all
+           start with the group (string)
 
 A value starts with an int16 version. A null value is a tombstone: the key no longer has a value. The
 fields of an offset's value:

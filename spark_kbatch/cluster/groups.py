@@ -1,11 +1,12 @@
-"""The consumer groups of a cluster, or in a broker's logs: their members, committed offsets and lag.
+"""Consumer groups of a cluster, or in a broker's logs: their members, committed offsets and lag.
 
 They are read from `__consumer_offsets`, so it does not matter whether a server or broker runs. What
 only that knows is missing: a rebalance in progress, and members that have died silently since.
 
-In a broker's logs the last record of each key counts, up to the high watermark, as for a broker that
-loads them. An offset that was committed in a transaction counts once its commit marker is there; one
-that is still open hides nothing after it. Expired offsets are there until the broker has removed them.
+In a broker's logs the last record of each key counts, up to the high watermark, as for a broker
+that loads them. An offset that was committed in a transaction counts once its commit marker is
+there; one that is still open hides nothing after it. Expired offsets are there until the broker has
+removed them.
 
 Source: Kafka group-coordinator/.../OffsetMetadataManager.java replay, replayEndTransactionMarker.
 """
@@ -196,8 +197,10 @@ class ForeignGroups(Groups):
             logger.warning(
                 "%s has partitions %s of %s: groups in the others are not shown, which are in "
                 "other log dirs of the broker or of its cluster",
-                self._path, ", ".join(str(one.partition) for one in held), CONSUMER_OFFSETS.topic,
-            )  # fmt: skip
+                self._path,
+                ", ".join(str(one.partition) for one in held),
+                CONSUMER_OFFSETS.topic,
+            )
         for topic_partition in held:
             try:
                 for record in self._last_of_each_key(topic_partition):
@@ -223,13 +226,15 @@ class ForeignGroups(Groups):
         edges = self._source.views([topic_partition])[topic_partition].offsets
         undecided = self._log_dir.log(topic_partition).not_committed()
         wanted = OffsetRange(topic_partition, edges.log_start_offset, edges.high_watermark)
-        latest: dict[bytes | None, PlainRecord] = {}
-        for rows in read_range(
+        batches = read_range(
             self._source, wanted, ["offset", "key", "value"], IsolationLevel.READ_UNCOMMITTED
-        ):
-            for record in map(PlainRecord, *(column.to_pylist() for column in rows)):
-                if record.offset not in undecided:
-                    latest[record.key] = record
+        )
+        latest = {
+            record.key: record
+            for rows in batches
+            for record in map(PlainRecord, *(column.to_pylist() for column in rows))
+            if record.offset not in undecided
+        }
         return sorted(latest.values())
 
     def alter_offsets(
@@ -241,9 +246,10 @@ class ForeignGroups(Groups):
         """Raise ConfigError: a broker's logs are only read."""
         raise ConfigError(
             f"group {group_id!r} cannot be changed in {self._path}: it is a Kafka broker's log "
-            "directory, which kbatch only reads; copy its topics with `kbatch mirror --keep-offsets`, "
-            "and set offsets in the copy with `kbatch groups reset`, or hand the topics to a broker and "
-            "use Kafka's kafka-consumer-groups; docs/broker-logs.md shows how to take all groups along"
+            "directory, which kbatch only reads; copy its topics with `kbatch mirror "
+            "--keep-offsets`, and set offsets in the copy with `kbatch groups reset`, or hand the "
+            "topics to a broker and use Kafka's kafka-consumer-groups; docs/broker-logs.md shows "
+            "how to take all groups along"
         )
 
     def delete(self, group_id: str) -> NoReturn:
@@ -276,10 +282,9 @@ def _described(
         is_gone: returns True if a committed offset is of a topic that is gone: it is left out.
     """
     found = []
-    newer, inhabited = {}, set()
-    for group_id, protocol_type, is_member in filter(None, map(unpack_newer_key, contents.others)):
-        newer[group_id] = GroupMetadata(protocol_type, -1, None, None, -1)
-        inhabited.update([group_id] * is_member)
+    keys = [*filter(None, map(unpack_newer_key, contents.others))]
+    newer = {group_id: GroupMetadata(kind, -1, None, None, -1) for group_id, kind, _ in keys}
+    inhabited = {group_id for group_id, _, is_member in keys if is_member}
     for group_id in sorted({*contents.groups, *contents.offsets, *newer}):
         metadata = (
             contents.groups.get(group_id)

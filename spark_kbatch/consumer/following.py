@@ -1,10 +1,11 @@
 """A loop over new records: a read that goes on with what comes, of topics in any place.
 
     Looks        which offsets are new, look by look, while topics and partitions come and go
-    Following    their records, batch by batch; waits between looks; commits how far a consumer group has come
+    Following    their records, batch by batch; waits between looks; commits of a group
 
-A look asks for the ends of all partitions at once. What it finds is read, a bounded part of each partition, and then
-comes the next look, at once; one that finds nothing is followed by a pause. What happens between two looks:
+A look asks for the ends of all partitions at once. What it finds is read, a bounded part of each
+partition, and then comes the next look, at once; one that finds nothing is followed by a pause.
+What happens between two looks:
 
     a partition or a topic of a pattern came      it is read from its start
     a topic of a pattern is gone                  a warning; it is left out
@@ -12,18 +13,21 @@ comes the next look, at once; one that finds nothing is followed by a pause. Wha
     a named topic is gone or was recreated        UnknownTopicOrPartitionError
     records were deleted before they were read    a warning; the next ones are read
     a log ends before what was read of it         OffsetOutOfRangeError
-    the disk, store or cluster is away            a warning a minute; it is asked again, until a time-out
+    the disk, store or cluster is away            a warning a minute; it is asked until a time-out
 
 A partition that cannot be read waits for the others: those that failed least are read first.
 
-A loop that is asked again after an error, or an interrupt while it waited, goes on after the last batch that it gave.
-With a group, its positions are committed when the loop begins, so that a new one has a start that stays. A batch counts
-once the next one is asked for, or a `with` is left without an error: at least once. Where many come with one look, it
-is committed once a second, and in a place that is paid for each commit less often. Offsets that have not changed are
-committed again each hour, since they expire by the time of their commit. A loop is no member of its group. So it looks
-before each commit whether the group stands where it has left it: of two loops of a group one ends with an error.
+A loop that is asked again after an error, or an interrupt while it waited, goes on after the last
+batch that it gave. With a group, its positions are committed when the loop begins, so that a new
+one has a start that stays. A batch counts once the next one is asked for, or a `with` is left
+without an error: at least once. Where many come with one look, it is committed once a second, and
+in a place that is paid for each commit less often. Offsets that have not changed are committed
+again each hour, since they expire by the time of their commit. A loop is no member of its group. So
+it looks before each commit whether the group stands where it has left it: of two loops of a group
+one ends with an error.
 
-Nothing here has a thread. In asyncio each step runs in one of the loop's, and its batch waits here until it is taken.
+Nothing here has a thread. In asyncio each step runs in one of the loop's, and its batch waits here
+until it is taken.
 
 Source: Kafka clients/.../consumer/internals/ConsumerCoordinator.java.
 """
@@ -74,7 +78,6 @@ from spark_kbatch.store.store import Groups
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_kbatch.consumer.rows import TypedColumns
 
 logger = logging.getLogger(__name__)
 
@@ -85,8 +88,8 @@ _TURN_OFFSETS = 100_000  # of one partition, before the next one
 _COMMIT_MS = 1_000  # between two commits while more batches wait
 _WARN_MS = 60_000
 _TRUNCATED = (
-    "it was read up to there, and has lost records since, or others have taken their place: follow it again "
-    "from a start that it holds, which `alter_group_offsets` sets for a group"
+    "it was read up to there, and has lost records since, or others have taken their place: follow "
+    "it again from a start that it holds, which `alter_group_offsets` sets for a group"
 )
 
 # Brokers learn of topics one after another, so that one may not know what another tells.
@@ -94,7 +97,7 @@ _AWAY = (RetriableError, OSError, ServerRunningError, UnknownTopicOrPartitionErr
 
 Stop = threading.Event | Callable[[], object]
 Read = Callable[[OffsetRange, LogView, str], Iterable["pa.RecordBatch"]]
-# A partition, the offset from which records of it were looked for, the one after them, and these, as rows.
+# A partition, the offset from which it was read, the one after them, and them, as rows.
 Found = tuple[TopicPartition, int, int, "pa.RecordBatch"]
 
 
@@ -139,23 +142,23 @@ class Looks:
         """Return the offsets that are new by now, and the log of each partition.
 
         Raises:
-            UnknownTopicOrPartitionError: a named topic was deleted or recreated; or no one knows one by now.
+            UnknownTopicOrPartitionError: a named topic was deleted or recreated; or none knows one
+                by now.
             OffsetOutOfRangeError: a log ends before what was read of it.
-            KafkaStorageError, OSError: no partition can be read; for some of them `unreadable` says why.
+            KafkaStorageError, OSError: no partition can be read; for some `unreadable` says why.
         """
         self.source = self._polled()
         left = [tp for tp in self.positions if tp not in self._ended]
         views, self.unreadable = TopicReader(self.source).readable(left)
-        gone = self._drop_gone(
-            self.source
-        )  # after that, so that views are of topics that are followed
+        # After that, so that views are of topics that are followed.
+        gone = self._drop_gone(self.source)
         news = [(self._new(tp, view), view) for tp, view in views.items() if tp.topic not in gone]
         return [one for one in news if one[0].start < one[0].end]
 
     def _new(self, tp: TopicPartition, view: LogView) -> OffsetRange:
         edges, position = view.offsets, self.positions[tp]
         start, end = edges.log_start_offset, edges.end_offset(self._isolation)
-        # Past the last stable offset is where a loop that reads uncommitted data has left its group.
+        # A loop that reads uncommitted data may have left its group past the last stable offset.
         if edges.high_watermark < position:
             raise OffsetOutOfRangeError(str(tp), position, start, end, why=_TRUNCATED)
         if position < start:
@@ -171,7 +174,7 @@ class Looks:
 
     @contextlib.contextmanager
     def dropping_gone(self) -> Iterator[None]:
-        """Suppress errors that come of a topic of a pattern which is gone, or whose name another one has."""
+        """Suppress errors of a pattern's topic that is gone, or whose name another one has."""
         try:
             yield
         except (UnknownTopicOrPartitionError, OffsetOutOfRangeError):
@@ -179,10 +182,10 @@ class Looks:
                 raise
 
     def _drop_gone(self, source: Source) -> set[str]:
-        """Take in new topics and partitions, drop the topics of a pattern that are gone, and return these.
+        """Take in new topics and partitions, drop a pattern's that are gone, and return these.
 
         Raises:
-            UnknownTopicOrPartitionError: a named one is gone or was recreated; it is `is_gone` then.
+            UnknownTopicOrPartitionError: a named one is gone or was recreated; it is `is_gone`.
         """
         try:
             chosen = self._choose(TopicReader(source))
@@ -221,14 +224,14 @@ def _stop_of(stop: int | datetime.datetime, view: LogView, log_end: int) -> int:
 
 
 class Following:
-    """An iterator over records as they come, which `Cluster.follow` returns; `async for` takes it too.
+    """An iterator over records as they come, which `Cluster.follow` returns, also for `async for`.
 
         with cluster.follow("orders", group="billing") as records:
             for batch in records:
                 ...
 
-    Each batch is a `pyarrow.RecordBatch` of one partition, in offset order. One thread or task takes them at a time;
-    `close` may be called by any, and by a signal's handler.
+    Each batch is a `pyarrow.RecordBatch` of one partition, in offset order. One thread or task
+    takes them at a time; `close` may be called by any, and by a signal's handler.
     """
 
     def __init__(
@@ -237,7 +240,7 @@ class Following:
         read: Read,
         *,
         schema: pa.Schema | None = None,
-        group: tuple[str, Groups] | None = None,
+        group: tuple[Groups, str] | None = None,
         timeout: float | None = None,
         stop: Stop = bool,
         address: str = "",
@@ -246,9 +249,10 @@ class Following:
 
         Args:
             looks: of the place.
-            read: returns the records of a range of a topic, by its id, in bounded batches with a column `offset`.
+            read: returns the records of a range of a topic, by its id, in bounded batches with a
+                column `offset`.
             schema: of what iteration returns.
-            group: that is told how far the loop has come, and the groups of the place.
+            group: the groups of the place, and the one that is told how far the loop has come.
             timeout: seconds without a record, after which the loop ends.
             stop: ends the loop once it is set, or true.
             address: of the place, for errors.
@@ -256,7 +260,7 @@ class Following:
         self.schema = schema  #: of the batches
         self._looks, self._read, self._group, self._address = looks, read, group, address
         self._timeout_ms = LONG_MAX if timeout is None else timeout * 1000
-        self._is_asked_to_stop: Callable[[], object] = getattr(stop, "is_set", stop)  # type: ignore[arg-type]
+        self._is_asked_to_stop: Any = getattr(stop, "is_set", stop)
         self._closed = threading.Event()
         self._lock = threading.Lock()  # held by a step
         self._running, self._ready = self._run(), list[Found]()  # at most one is ready
@@ -282,7 +286,7 @@ class Following:
         return self.take()[-1]
 
     def take(self) -> Found:
-        """Wait for the next batch, and return it with its partition; raises StopIteration at the end."""
+        """Wait for the next batch, and return it with its partition; StopIteration at the end."""
         self._in_work = {}
         while (pause_s := self._step()) is not None:
             for found in self._ready:
@@ -294,7 +298,8 @@ class Following:
         return self
 
     async def __anext__(self) -> Any:
-        # A step whose task is cancelled goes on in its thread: what it finds waits for the next call.
+        # A step whose task is cancelled goes on in its thread: what it finds waits for the next
+        # call.
         self._in_work = {}
         while (pause_s := await asyncio.to_thread(self._step)) is not None:
             for found in self._ready:
@@ -311,7 +316,7 @@ class Following:
         return tp, start, end, rows if self.schema is None else rows.select(self.schema.names)
 
     def _step(self) -> float | None:
-        """Have the next batch ready, or look for it once; return how long to wait then, None at the end."""
+        """Have the next batch ready, or look for it once; return how long to wait; None to end."""
         with self._lock:
             if self._ready:
                 return 0.0
@@ -332,7 +337,7 @@ class Following:
                 return _PAUSE_MAX_S
 
     def _run(self) -> Generator[float, None, None]:
-        """Have one batch after the other ready, and yield when it is, or how long to wait where there is none.
+        """Have one batch after the other ready, and yield when it is, or how long to wait for one.
 
         After a batch it goes on once that was taken, and the next is asked for.
         """
@@ -371,13 +376,13 @@ class Following:
         del self._failures[tp]
 
     def _is_timed_out(self) -> bool:
-        """Return True if there has been no record for longer than the loop waits; called where there is none."""
+        """Return True if the loop has waited for its time-out; called where there is no record."""
         now = monotonic_ms()
         self._idle_ms = now if self._idle_ms is None else self._idle_ms
         return now - self._idle_ms >= self._timeout_ms
 
     def _may_go_on(self, error: Exception) -> bool:
-        """Return True if an error is none, or passes by itself: after a warning, and until the loop's time-out."""
+        """Return True if an error is none, or passes by itself: with a warning, till a time-out."""
         if isinstance(error, OffsetOutOfRangeError):
             return error.offset < error.log_start_offset  # of which the next look warns
         is_over = error is self._looks.is_gone or isinstance(error, CorruptRecordError)
@@ -399,7 +404,7 @@ class Following:
         """
         if self._group is None:
             return
-        (group_id, groups), now = self._group, monotonic_ms()
+        (groups, group_id), now = self._group, monotonic_ms()
         waited_ms = LONG_MAX if pause_ms is None else now - self._committed_ms
         if waited_ms < max(pause_ms or 0, groups.commit_pause_ms):
             return
@@ -418,7 +423,7 @@ class Following:
         self._all_ms = now if is_all else self._all_ms
 
     def close(self) -> None:
-        """End the loop, from anywhere: who takes batches gets no more, and what it was given counts once it asks."""
+        """End the loop, from anywhere: no batch comes after that; the last one counts once asked."""
         self._closed.set()
 
     def __enter__(self) -> Self:
@@ -452,75 +457,50 @@ class Following:
 def follow(
     reader: TopicReader,
     topics: TopicChoice,
-    groups: Groups | None,
+    group: tuple[Groups, str] | None,
     *,
     partitions: Iterable[int] | None,
     start: OffsetBound,
     columns: Iterable[str],
-    typed: TypedColumns,
-    isolation_level: str,
-    max_decompressed_batch_bytes: int,
-    where: str | None,
-    group: str | None,
     stop_at: OffsetBound | None,
     timeout: float | None,
     stop: Stop | None,
     address: str,
+    **options: Any,
 ) -> Following:
     """Return the loop that `Cluster.follow` describes, with its other arguments.
 
     Args:
         reader: of the place.
         topics: which; no iterator.
-        groups: of the place, if a group is given.
-        typed: what keys and values become.
+        group: the groups of the place and a name, if one is given.
         address: of the place, for errors.
+        options: of `TopicReader.read`.
     """
     timeout = None if timeout is None else arguments.seconds("timeout", timeout)
     if stop is not None and not callable(getattr(stop, "is_set", stop)):
         arguments.refuse("stop", stop, "a threading.Event, or a function that returns True")
     if partitions is not None:
         partitions = arguments.partition_numbers("partitions", partitions)
-    isolation = parse_isolation_level("isolation_level", isolation_level)
+    isolation = parse_isolation_level("isolation_level", options["isolation_level"])
     polled = reader.source.polled()
     now = TopicReader(polled())
     chosen = now.chosen(topics, partitions)
-    views = now.source.views(chosen)
-    condition = where and reader.where(where, typed, topics={tp.topic for tp in chosen})
-    read = functools.partial(
-        TopicReader.read,
-        topics=topics,
-        typed=typed,
-        isolation_level=isolation_level,
-        max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-        where=condition,
+    views, ids = now.source.views(chosen), {tp.topic: one for tp, one in chosen.items()}
+    if options["where"]:
+        options["where"] = reader.where(options["where"], options["typed"], topics=ids)
+    read: Callable[..., pa.RecordBatchReader] = functools.partial(
+        TopicReader.read, topics=topics, **options
     )
     schema = read(now, columns=columns, of=({}, {}, [])).schema  # which checks these arguments
-    starts = dict[TopicPartition, int]()
-    if groups is not None and group is not None:
-        committed = groups.committed(group)
-        # In a topic that the group has read, a partition without a commit came later.
-        known = {tp.topic for tp in committed}
-        starts = {tp: committed.get(tp, _FROM_START) for tp in views if tp.topic in known}
-    left = {tp: view for tp, view in views.items() if tp not in starts}
-    if left or not isinstance(start, Mapping):
-        among = views if isinstance(start, Mapping) else left
-        ranges = now.ranges(among, start, "latest", isolation)
-        starts = {one.topic_partition: one.start for one in ranges} | starts
-    stops = None
-    if stop_at is not None:
-        stops = {
-            tp: views[tp].offsets.end_offset(isolation) if one is None else one
-            for tp, one in bounds_of("stop_at", stop_at, views, "latest").items()
-        }
     looks = Looks(
         polled,
         lambda now: now.chosen(topics, partitions),
         lambda _: not isinstance(topics, re.Pattern),
         isolation,
-        {tp.topic: topic_id for tp, topic_id in chosen.items()},
-        starts,
-        stops,
+        ids,
+        _starts(now, views, start, isolation, group[0].committed(group[1]) if group else {}),
+        None if stop_at is None else _stops(views, stop_at, isolation),
     )
     return Following(
         looks,
@@ -530,8 +510,37 @@ def follow(
             of=({wanted.topic_partition: topic_id}, {wanted.topic_partition: view}, [wanted]),
         ),
         schema=schema,
-        group=None if groups is None or group is None else (group, groups),
+        group=group,
         timeout=timeout,
-        stop=bool if stop is None else stop,
+        stop=stop or bool,
         address=address,
     )
+
+
+def _starts(
+    now: TopicReader,
+    views: Mapping[TopicPartition, LogView],
+    start: OffsetBound,
+    isolation: IsolationLevel,
+    committed: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Return where a loop begins in each partition: where its group stands, else at `start`."""
+    # In a topic that the group has read, a partition without a commit came later.
+    known = {tp.topic for tp in committed}
+    starts = {tp: committed.get(tp, _FROM_START) for tp in views if tp.topic in known}
+    left = {tp: view for tp, view in views.items() if tp not in starts}
+    if left or not isinstance(start, Mapping):
+        among = views if isinstance(start, Mapping) else left
+        ranges = now.ranges(among, start, "latest", isolation)
+        starts = {one.topic_partition: one.start for one in ranges} | starts
+    return starts
+
+
+def _stops(
+    views: Mapping[TopicPartition, LogView], stop_at: OffsetBound, isolation: IsolationLevel
+) -> dict[TopicPartition, int | datetime.datetime]:
+    """Return where a loop ends in each partition: where its log ends now, or what is given."""
+    return {
+        tp: views[tp].offsets.end_offset(isolation) if one is None else one
+        for tp, one in bounds_of("stop_at", stop_at, views, "latest").items()
+    }

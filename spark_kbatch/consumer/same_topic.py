@@ -56,9 +56,8 @@ class PartitionsApart:
         """Return nothing: the place does not tell why an offset is gone."""
         return ""
 
-    def polled(self: Source, poll_ms: int = ReadOptions.poll_ms) -> Callable[[], Source]:
+    def polled(self: Source) -> Callable[[], Source]:
         """Return what returns the source itself."""
-        del poll_ms
         return lambda: self
 
     def partitions(self: Source, topic: str) -> list[TopicPartition]:

@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 TopicChoice = str | Iterable[str] | re.Pattern[str]
 # An offset, a time, or a word.
 OneBound = int | str | datetime.datetime
-# Partitions with the ids of their topics, views of their logs, and the ranges of known offsets to read there.
+# Partitions with the ids of their topics, views of their logs, and the ranges of known offsets to
+# read there.
 Planned = tuple[
     Mapping[TopicPartition, str], Mapping[TopicPartition, LogView], Sequence[OffsetRange]
 ]
@@ -384,7 +385,7 @@ class TopicReader:
     def readable(
         self, wanted: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, LogView], dict[TopicPartition, Exception]]:
-        """Return views of these partitions, as of one moment; if some cannot be read, of each other one alone.
+        """Return views of these partitions, of one moment; if some cannot be read, of each alone.
 
         Returns:
             The views, and why there is none of the other partitions.
@@ -687,7 +688,7 @@ _START_WORDS = ("earliest",)  # of a read, which has no records after the latest
 
 
 def resolved(bound: _Bound, edge: int, view: LogView, log_end: int) -> int:
-    """Return the offset that a bound stands for: None for an edge of the log, and its end for a time without a record."""
+    """Return the offset of a bound: an edge for None, and the log's end for a time after all."""
     if isinstance(bound, datetime.datetime):
         record = view.offset_for_timestamp(time_of(bound), end_offset=log_end)
         return log_end if record is None else record.offset
@@ -702,7 +703,7 @@ def time_of(bound: datetime.datetime) -> int:
 def bounds_of(
     name: str, bound: Any, partitions: Collection[TopicPartition], *words: str
 ) -> dict[TopicPartition, _Bound]:
-    """Return the bound that is given for each partition: None for the first of the words, LATEST for another.
+    """Return the bound of each partition: None for the first of the words, LATEST for another.
 
     Raises:
         ConfigError: it is no bound, or one for other partitions than these.

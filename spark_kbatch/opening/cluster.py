@@ -259,8 +259,8 @@ class Cluster:
 
         Args:
             part: "catalog" (its topics can be changed), "producer", "groups" (of a broker's logs if
-                `__consumer_offsets` is there), "commits", "upkeep" (it can be verified, and repaired
-                unless it is only read); and of a folder alone "disks" and "server".
+                `__consumer_offsets` is there), "commits", "upkeep" (it can be verified, and
+                repaired unless it is only read); and of a folder alone "disks" and "server".
         """
         self._ensure_open()
         if arguments.text("part", part) not in _PARTS:
@@ -561,32 +561,36 @@ class Cluster:
                 for batch in records:
                     ...
 
-        Each batch is of one partition, and bounded; the order is that of each partition. A topic that comes later
-        and matches a pattern, or a new partition, is read from its start. A loop that no one asks does nothing:
-        there is no thread. `async for` takes it too.
+        Each batch is of one partition, and bounded; the order is that of each partition. A topic
+        that comes later and matches a pattern, or a new partition, is read from its start. A loop
+        that no one asks does nothing: there is no thread. `async for` takes it too.
 
         Args:
             topics: as for `read`. A topic of a pattern that is deleted is left out with a warning.
             partitions, columns, text, isolation_level, max_decompressed_batch_bytes: as for `read`.
             registry, where, formats: as for `read`.
-            start: where to begin: "latest", only what comes from now on; "earliest"; an offset, a time, or one
-                for each partition, as for `read`.
-            group: a consumer group without members. The loop starts where it stands, and at `start` if it has no
-                offsets of a topic. It commits what was handed out once the next batch is asked for, while many
-                come at once each second, in a bucket each ten, and at its end: each record at least once. One
-                loop at a time has a group.
-            stop_at: where to end: "latest", as of now, an offset, also one ahead, or a time: before its first
-                record, or once it has passed and all there is was read. Or one for each partition.
-            timeout: seconds without a record, after which the loop ends; by default it waits for ever.
-            stop: ends the loop: a `threading.Event` once it is set, or a function once it returns True, looked
-                at before each batch and each look.
+            start: where to begin: "latest", only what comes from now on; "earliest"; an offset, a
+                time, or one for each partition, as for `read`.
+            group: a consumer group without members. The loop starts where it stands, and at `start`
+                if it has no offsets of a topic. It commits what was handed out once the next batch
+                is asked for, while many come at once each second, in a bucket each ten, and at its
+                end: each record at least once. One loop at a time has a group.
+            stop_at: where to end: "latest", as of now, an offset, also one ahead, or a time: before
+                its first record, or once it has passed and all there is was read. Or one for each
+                partition.
+            timeout: seconds without a record, after which the loop ends; by default it waits for
+                ever.
+            stop: ends the loop: a `threading.Event` once it is set, or a function once it returns
+                True, looked at before each batch and each look.
 
         Returns:
-            An iterator of `pyarrow.RecordBatch`, with `positions`, `schema` and `close`, to be used in a `with`.
+            An iterator of `pyarrow.RecordBatch`, with `positions`, `schema` and `close`, to be used
+            in a `with`.
 
         Raises:
             The errors of `read`; from the loop also:
-            UnknownTopicOrPartitionError: a topic that was named is deleted, or deleted and created again.
+            UnknownTopicOrPartitionError: a topic that was named is deleted, or deleted and created
+                again.
             OffsetOutOfRangeError: a log has lost records that were read.
             GroupNotEmptyError: the group has members.
             GroupOffsetsMovedError: another loop has the group, or it was reset.
@@ -602,7 +606,7 @@ class Cluster:
         return following.follow(
             self._reader,
             topics,
-            None if group is None else self._groups(),
+            None if group is None else (self._groups(), arguments.group(group)),
             partitions=partitions,
             start=start,
             columns=typed.schema.names if columns is READ else columns,
@@ -610,7 +614,6 @@ class Cluster:
             isolation_level=isolation_level,
             max_decompressed_batch_bytes=max_decompressed_batch_bytes,
             where=where,
-            group=None if group is None else arguments.group(group),
             stop_at=stop_at,
             timeout=timeout,
             stop=stop,
@@ -907,29 +910,24 @@ class Cluster:
             ConfigError: the server cannot listen there, or an argument is not accepted.
         """
         # Its defaults stand in the signature as well, held equal by a test: few processes load it.
-        from spark_kbatch.options.server import (  # noqa: PLC0415  above
-            PORT_MAX,
-            ServerConfig,
-            parse_address,
-            parse_server_options,
-        )
+        from spark_kbatch.options import server as known  # noqa: PLC0415  above
         from spark_kbatch.server.server import Server  # noqa: PLC0415  above
 
         served = self._had(self._store.server, "server")
         arguments.text("host", host)
-        arguments.whole_number("port", port, 0, PORT_MAX)
+        arguments.whole_number("port", port, 0, known.PORT_MAX)
         named = {
             "auto_create_topics_enable": auto_create,
             "num_partitions": num_partitions,
             "default_replication_factor": replication_factor,
             "flush": flush,
         }
-        parsed = parse_server_options(
-            {key: value for key, value in named.items() if value != getattr(ServerConfig, key)},
+        parsed = known.parse_server_options(
+            {key: one for key, one in named.items() if one != getattr(known.ServerConfig, key)},
             arguments.options("config", config, '{"connections.max.idle.ms": 60000}'),
             options,
         )
-        advertised = None if advertise is None else parse_address("advertise", advertise)
+        advertised = None if advertise is None else known.parse_address("advertise", advertise)
         server = Server(served, parsed, host=host, port=port, advertised=advertised)
         self._servers.add(server)
         return server
@@ -944,9 +942,9 @@ class Cluster:
 
         Of a folder they are read from the log, so a server need not run; a rebalance that goes on is not in
         it. A real cluster shows those that this client may see, without generations and times of commits
-        (-1), and without members of the newer protocol (`group.protocol=consumer`). In a bucket no group
-        has members. Of a broker's logs they are those in the partitions of `__consumer_offsets` that are
-        there; an end is None where a topic's partition is not.
+        (-1), and without members of the newer protocol (`group.protocol=consumer`). In a bucket no
+        group has members. Of a broker's logs they are those in the partitions of
+        `__consumer_offsets` that are there; an end is None where a topic's partition is not.
 
         Raises:
             KafkaStorageError, CorruptRecordError: `__consumer_offsets` cannot be read.

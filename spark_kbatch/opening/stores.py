@@ -57,7 +57,7 @@ def is_of_real_cluster(address: StrPath) -> bool:
 
 
 def ensure_not_refused(address: str, client: Mapping[str, Any], *, within_ms: int) -> None:
-    """Refuse a real cluster whose servers all refuse connections for so long, for callers whose user waits.
+    """Refuse a real cluster whose servers all refuse connections for so long, as a user waits.
 
     Raises the errors of `parse_client_options`, and that of `remote.client.ensure_not_refused`.
     """
@@ -251,7 +251,7 @@ def open_following(
     read: Read,
     stop: Callable[[], object],
 ) -> Following:
-    """Return a loop over records as they come, which `read` reads; arguments as of `Looks` and `Following`."""
+    """Return a loop over records as they come; arguments as of `Looks` and `Following`."""
     from spark_kbatch.consumer.following import Following, Looks  # noqa: PLC0415  loads asyncio
 
     topics = reader.source.existing_topics({tp.topic for tp in starts})

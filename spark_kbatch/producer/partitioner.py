@@ -164,8 +164,8 @@ class Partitioner:
             topic = self._known[topic_of[row]]
             raise ConfigError(
                 f"column 'partition' holds {own[row]}, {_but_has(topic)}: leave the column out, by "
-                'drop("partition"), so that keys choose partitions again; or give the topic as many, '
-                "by the option num.partitions where a write creates it, else by `kbatch "
+                'drop("partition"), so that keys choose partitions again; or give the topic as '
+                "many, by the option num.partitions where a write creates it, else by `kbatch "
                 "create-partitions`"
             )
         topics_of_rows = [self._known[number] for number in numbers]

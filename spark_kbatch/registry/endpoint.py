@@ -322,8 +322,8 @@ class Endpoint:
             from spark_kbatch.registry.connections import bounded_pools  # noqa: PLC0415  imports it
         except ImportError:
             raise ConfigError(
-                f"option {URL!r} is a URL, which needs the package urllib3: {INSTALL_EXTRA.format('registry')}; a "
-                "folder as the registry needs none"
+                f"option {URL!r} is a URL, which needs the package urllib3: "
+                f"{INSTALL_EXTRA.format('registry')}; a folder as the registry needs none"
             ) from None
         timeout_s = self._timeouts.request_timeout_ms / 1000
         tls: dict[str, Any] = {}

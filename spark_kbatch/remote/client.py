@@ -96,10 +96,8 @@ def ensure_not_refused(options: ClusterOptions, within_ms: int) -> None:
 def _refuses(host: str, port: int) -> bool:
     try:
         socket.create_connection((host, port), timeout=1.0).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        pass
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
     return False
 
 

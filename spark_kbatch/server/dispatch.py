@@ -57,7 +57,7 @@ class Dispatch:
     """
 
     def __init__(self, intercepting: Pool, call_later: CallLater) -> None:
-        """Start with ApiVersions and a refusal of SASL; functions to intercept run in `intercepting`."""
+        """Start with ApiVersions and a refusal of SASL; `intercepting` runs what intercepts."""
         self._intercepting, self._call_later = intercepting, call_later
         self._intercepts: Mapping[int, Intercept] = {}  # replaced whole
         self._entries: dict[int, ApiHandler] = {}

@@ -25,7 +25,8 @@ except ModuleNotFoundError as error:
     if error.name != "pyspark":
         raise
     raise ModuleNotFoundError(
-        f"PySpark is not installed; the Spark data source needs it: {INSTALL_EXTRA.format('spark')}",
+        "PySpark is not installed; the Spark data source needs it: "
+        + INSTALL_EXTRA.format("spark"),
         name="pyspark",
     ) from None
 

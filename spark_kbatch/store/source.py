@@ -117,12 +117,8 @@ class Source(TopicLookup, Fetcher, Protocol):
     def topic(self, name: str) -> Topic:
         """Return a topic's metadata by its name; raises as `partitions`."""
 
-    def polled(self, poll_ms: int = ReadOptions.poll_ms) -> Callable[[], Source]:
-        """Return what gives the source for each of many looks for what is new.
-
-        Args:
-            poll_ms: where each look costs a request, how old what it finds may be, as option poll.ms.
-        """
+    def polled(self) -> Callable[[], Source]:
+        """Return what gives the source for each of many looks for what is new."""
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of all partitions of these topics."""

@@ -87,7 +87,7 @@ class Groups(Protocol):
         """Return all groups, sorted by id, with members, offsets and lag."""
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, int]:
-        """Return the offsets at which a group goes on, of topics that are still those; none if it has none.
+        """Return the offsets at which a group goes on, of topics that are still those.
 
         Places that tell one group by itself do so: there may be thousands.
         """
@@ -109,9 +109,10 @@ class Groups(Protocol):
         Args:
             group_id: of the group.
             offsets: by partition.
-            topic_ids: of the topics, by name, where the offsets are known to be of these: nothing is set
-                for one that is gone, or was created again. A real cluster knows topics by name alone
-                when offsets are committed, so there it may be created again at that moment.
+            topic_ids: of the topics, by name, where the offsets are known to be of these: nothing
+                is set for one that is gone, or was created again. A real cluster knows topics by
+                name alone when offsets are committed, so there it may be created again at that
+                moment.
 
         Raises:
             GroupNotEmptyError: it has members.

@@ -19,11 +19,11 @@ and needs either all keys of groups or none. Produce is offered from version 0 o
 stops compressing, but accepted only from version 3 on. Topic ids start with version 13 of Produce and Fetch.
 Requests of transactions are for clients only, and stop before the versions in which each transaction has an
 epoch of its own (KIP-890), as Produce does if it is of a transaction: version 11,
-`PRODUCE_MAX_VERSION_OF_TRANSACTIONS`. Version 0 of SaslHandshake goes with tokens outside of the protocol,
-so our client needs SaslAuthenticate too.
+`PRODUCE_MAX_VERSION_OF_TRANSACTIONS`. Version 0 of SaslHandshake goes with tokens outside of the
+protocol, so our client needs SaslAuthenticate too.
 ConsumerGroupHeartbeat and SaslHandshake are only refused: without the first librdkafka waits for
-ever, and without the second it says by itself that there is no SASL, so that no log has it. The assignment in its
-response is null, a structure of which -1 is all there is.
+ever, and without the second it says by itself that there is no SASL, so that no log has it. The
+assignment in its response is null, a structure of which -1 is all there is.
 
 Source: Kafka clients/src/main/resources/common/message.
 """

@@ -286,7 +286,7 @@ class ForeignLog:
         return bytes_between(self.files, self._as_views(view), start_offset, end_offset)
 
     def not_committed(self) -> set[int]:
-        """Return the offsets of transactions that were aborted or have no marker, as of that look."""
+        """Return the offsets of transactions that were aborted or have no marker yet."""
         found = set[int]()
         pending: dict[int, list[range]] = {}
         view = self._view
