@@ -66,7 +66,7 @@ lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest version
 	mkdir -p build
 	$(PY) conf/lowest.py > build/lowest.txt
 	test -x $(LOWEST)/bin/python || python3.11 -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --disable-pip-version-check -c build/lowest.txt -e '.[spark,registry,bucket,test]'
+	$(LOWEST)/bin/python -m pip install --disable-pip-version-check -c build/lowest.txt -e '.[spark,registry,bucket,metrics,test]'
 	$(LOWEST)/bin/python -m pytest -m 'not spark and not slow and not interop' $(LOWEST_TESTS)
 
 interop: java $(INSTALLED) ## Test against a real Kafka broker and its tools, fetched by Maven, with kcat, a schema registry, and on servers of object stores

@@ -332,6 +332,7 @@ def test_every_dependency_is_listed_with_its_licence() -> None:
         *extras["spark"],
         *extras["registry"],
         *extras["bucket"],
+        *extras["metrics"],
         *extras["demo"],
     ]
     names = {re.split(r"[^\w-]", requirement)[0] for requirement in required}

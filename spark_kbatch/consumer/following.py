@@ -172,6 +172,13 @@ class Looks:
             self._ended.add(tp)
         return OffsetRange(tp, position, min(end, stop, position + _TURN_OFFSETS))
 
+    def ensure_same(self, topic: str) -> None:
+        """Raise UnknownTopicOrPartitionError if a topic is gone, or another one has its name, by now."""
+        there = self.source.existing_topics([topic])
+        ids = {name: one.topic_id for name, one in there.items()}
+        if topic not in ids or is_another_topic(topic, self.ids, ids):
+            raise recreated(topic)
+
     @contextlib.contextmanager
     def dropping_gone(self) -> Iterator[None]:
         """Suppress errors of a pattern's topic that is gone, or whose name another one has."""
@@ -267,7 +274,8 @@ class Following:
         # Where the batch begins that does not count yet.
         self._in_work: Mapping[TopicPartition, int] = {}
         self._failures = Counter[TopicPartition]()  # reads since the last one that ended
-        self._committed: Mapping[TopicPartition, int] = {}
+        # With the id of its topic: another one of that name may have come as far.
+        self._committed: Mapping[TopicPartition, tuple[int, str | None]] = {}
         self._asked: Mapping[TopicPartition, int] = {}  # by the last commit, which may have failed
         self._committed_ms = self._all_ms = -AGAIN_MS  # the last commit, and the last one of all
         self._idle_ms: int | None = None  # since when there is nothing
@@ -366,6 +374,7 @@ class Following:
         for rows in self._read(wanted, view, self._looks.ids[tp.topic]):
             self._idle_ms = None
             if len(rows):
+                self._looks.ensure_same(tp.topic)  # A real cluster is asked for records by name.
                 after = rows["offset"][-1].as_py() + 1
                 self._ready.append((tp, start, after, rows))
                 start = after
@@ -408,18 +417,21 @@ class Following:
         waited_ms = LONG_MAX if pause_ms is None else now - self._committed_ms
         if waited_ms < max(pause_ms or 0, groups.commit_pause_ms):
             return
-        positions = {**self.positions, **self._in_work}
+        counted, ids = {**self.positions, **self._in_work}, self._looks.ids
+        stands = {tp: (at, ids.get(tp.topic)) for tp, at in counted.items()}
         is_all = now - self._all_ms >= AGAIN_MS
-        due = {tp: at for tp, at in positions.items() if is_all or self._committed.get(tp) != at}
+        due = {
+            tp: at for tp, at in counted.items() if is_all or self._committed.get(tp) != stands[tp]
+        }
         if not due:
             return
         for tp, at in groups.committed(group_id).items():
-            left = self._committed.get(tp, at)
+            left, _ = self._committed.get(tp, (at, None))
             if at not in (left, self._asked.get(tp)):
                 raise GroupOffsetsMovedError(group_id, self._address, f"{tp} from {left} to {at}")
         self._asked = due
-        groups.alter_offsets(group_id, due, self._looks.ids)
-        self._committed, self._committed_ms = positions, now
+        groups.alter_offsets(group_id, due, ids)
+        self._committed, self._committed_ms = stands, now
         self._all_ms = now if is_all else self._all_ms
 
     def close(self) -> None:

@@ -416,22 +416,28 @@ def test_metrics_of_a_folder_and_of_a_real_cluster_have_its_groups(tmp_path: Pat
             producer.send("events", f"{at}")
     with folder.serve() as server:
         folder.alter_group_offsets("billing", {("events", 0): 3})
-        folder.alter_group_offsets('a "quoted"\n\\name', {("events", 0): 1})
         for place in (str(tmp_path / "folder"), server.bootstrap_servers):
             shown = metrics_of(place)
             assert shown["kbatch_log_end_offset", "events", "0"] == 5
             assert shown["kbatch_group_committed_offset", "events", "0", "billing"] == 3
             assert shown["kbatch_group_lag", "events", "0", "billing"] == 2
-            assert shown["kbatch_group_lag", "events", "0", 'a "quoted"\n\\name'] == 4
             assert not any("bucket" in name for name, *_ in shown)
 
 
-def test_describe_is_for_a_bucket(tmp_path: Path, url: str) -> None:
+def test_describe_is_for_a_bucket_and_metrics_need_a_package(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spark_kbatch.Cluster(tmp_path / "folder", create=True)
     refused = kbatch("describe", str(tmp_path / "folder"))
     assert refused.exit_code == 2
     assert "is no URL of a bucket" in refused.output
     assert kbatch("describe", url, "--prometheus", "--json").exit_code == 2
+
+    done("create-topic", url, "events")
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    result = kbatch("describe", url, "--prometheus")
+    assert isinstance(result.exception, spark_kbatch.ConfigError)
+    assert "pip install '.[metrics]'" in str(result.exception)
 
 
 def test_maintain_erases_a_topic_once_it_is_told_to(url: str) -> None:

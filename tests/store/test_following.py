@@ -354,7 +354,7 @@ def test_a_commit_without_an_answer_is_no_other_loops(
     monkeypatch.setattr("spark_kbatch.bucket.groups.BucketGroups.commit_pause_ms", 0)
     monkeypatch.setattr(following, "_PAUSE_MAX_S", 0.01)
     records = follow(grouped, group="billing")
-    groups = type(records._group[1])  # type: ignore[index]
+    groups = type(records._group[0])  # type: ignore[index]
     real: Callable[..., Any] = groups.alter_offsets
     is_lost = iter([True])
 
@@ -426,7 +426,7 @@ def test_a_loop_that_is_asked_to_stop_ends_though_it_cannot_commit(
     def refuse(*_: object) -> None:
         raise KafkaStorageError("the disk is away")
 
-    groups = type(records._group[1])  # type: ignore[index]
+    groups = type(records._group[0])  # type: ignore[index]
     monkeypatch.setattr(groups, "alter_offsets", refuse)
     records.close()
     with pytest.raises(KafkaStorageError, match="the disk is away"):
@@ -470,6 +470,42 @@ def test_an_old_offset_is_not_one_of_a_topic_that_was_recreated(grouped: Cluster
         grouped.create_topic("events")
         send(grouped, "events", "c", "d", "e")
     assert values(follow(grouped, group="billing", start="earliest")) == ["c", "d", "e"]
+
+
+def test_a_recreated_topic_that_comes_as_far_as_the_old_one_is_committed(grouped: Cluster) -> None:
+    given: dict[str, Any] = {"group": "billing", "start": "earliest"}
+    send(grouped, "events", "a")
+    with follow(grouped, re.compile("^e"), **given) as records:
+        assert values(records) == ["a"]
+    with follow(grouped, re.compile("^e"), timeout=5 * SOON_S, **given) as records:
+        send(grouped, "events", "b")
+        assert take(records, 1) == ["b"]
+        grouped.delete_topic("events")
+        grouped.create_topic("events")
+        send(grouped, "events", "c", "d")
+        assert take(records, 2) == ["c", "d"]
+    assert values(follow(grouped, re.compile("^e"), **given)) == []
+
+
+def test_records_of_another_topic_of_the_name_are_not_handed_out_before_its_start(
+    cluster: Cluster,
+) -> None:
+    send(cluster, "events", "a")
+    records = follow(cluster, re.compile("^e"), timeout=5 * SOON_S)
+    real: Callable[..., Any] = records._read
+    is_recreated = iter([True])
+
+    def read(*given: Any) -> Iterator[pa.RecordBatch]:
+        rows = [*real(*given)]
+        if next(is_recreated, False):
+            cluster.delete_topic("events")
+            cluster.create_topic("events")
+            send(cluster, "events", "c", "d", "e")
+        yield from rows  # as if they were the new topic's
+
+    records._read = read
+    send(cluster, "events", "b")
+    assert values(records) == ["c", "d", "e"]
 
 
 def test_offsets_are_committed_again_though_nothing_comes(
