@@ -665,7 +665,7 @@ class _ConsumersLedger:
         self._process = process
 
     @contextlib.contextmanager
-    def state(self) -> Iterator[LedgerState]:
+    def state(self, **_: object) -> Iterator[LedgerState]:
         yield self._process.follow()
 
     def commit(self, propose: Callable[[LedgerState], Content | None], **_: object) -> Entry | None:
