@@ -34,7 +34,7 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
-from spark_kbatch.store.groups import committed, described_member, with_ends
+from spark_kbatch.store.groups import committed, described_member, next_offsets, with_ends
 from spark_kbatch.store.store import NO_IDS, Groups
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode, error_of
@@ -86,11 +86,7 @@ class RemoteGroups(Groups):
             found = _until_answered(
                 client, lambda: _committed(client, group_id, _coordinator(client, group_id))
             )
-        return {
-            tp: one.committed_offset
-            for tp, one in found.items()
-            if one.committed_offset is not None
-        }
+        return next_offsets(found)
 
     def alter_offsets(
         self,

@@ -42,6 +42,13 @@ def committed(offset: int | None, metadata: str, commit_timestamp: int) -> Group
 _NOTHING = committed(None, "", -1)
 
 
+def next_offsets(offsets: Mapping[TopicPartition, GroupOffset]) -> dict[TopicPartition, int]:
+    """Return the offsets that a group has committed, of partitions that have one."""
+    return {
+        tp: one.committed_offset for tp, one in offsets.items() if one.committed_offset is not None
+    }
+
+
 def with_ends(
     groups: Sequence[ConsumerGroup],
     ends_of: Callable[[list[TopicPartition]], Mapping[TopicPartition, int]],

@@ -11,6 +11,7 @@ from spark_kbatch.model import ConsumerGroup, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.store.commits import CommitHistory
+from spark_kbatch.store.groups import next_offsets
 from spark_kbatch.store.job import WriteJob
 from spark_kbatch.store.reports import (
     ExportedPartition,
@@ -92,11 +93,7 @@ class Groups(Protocol):
         Places that tell one group by itself do so: there may be thousands.
         """
         (found,) = [one.offsets for one in self.groups() if one.group_id == group_id] or [{}]
-        return {
-            tp: one.committed_offset
-            for tp, one in found.items()
-            if one.committed_offset is not None
-        }
+        return next_offsets(found)
 
     def alter_offsets(
         self,
