@@ -270,7 +270,8 @@ class Following:
         self._is_asked_to_stop: Any = getattr(stop, "is_set", stop)
         self._closed = threading.Event()
         self._lock = threading.Lock()  # held by a step
-        self._running, self._ready = self._run(), list[Found]()  # at most one is ready
+        self._running = self._run()
+        self._ready: Found | None = None
         # Where the batch begins that does not count yet.
         self._in_work: Mapping[TopicPartition, int] = {}
         self._failures = Counter[TopicPartition]()  # reads since the last one that ended
@@ -297,8 +298,8 @@ class Following:
         """Wait for the next batch, and return it with its partition; StopIteration at the end."""
         self._in_work = {}
         while (pause_s := self._step()) is not None:
-            for found in self._ready:
-                return self._taken(found)
+            if self._ready is not None:
+                return self._taken(self._ready)
             self._closed.wait(pause_s)
         raise StopIteration
 
@@ -310,8 +311,8 @@ class Following:
         # call.
         self._in_work = {}
         while (pause_s := await asyncio.to_thread(self._step)) is not None:
-            for found in self._ready:
-                return self._taken(found)[-1]
+            if self._ready is not None:
+                return self._taken(self._ready)[-1]
             await asyncio.sleep(pause_s)
         raise StopAsyncIteration
 
@@ -320,13 +321,13 @@ class Following:
         tp, start, end, rows = found
         self._in_work = {tp: start}
         self._looks.positions[tp] = end
-        self._ready.clear()
+        self._ready = None
         return tp, start, end, rows if self.schema is None else rows.select(self.schema.names)
 
     def _step(self) -> float | None:
         """Have the next batch ready, or look for it once; return how long to wait; None to end."""
         with self._lock:
-            if self._ready:
+            if self._ready is not None:
                 return 0.0
             is_over = self._closed.is_set() or self._is_asked_to_stop()
             # By an error or an interrupt.
@@ -376,7 +377,7 @@ class Following:
             if len(rows):
                 self._looks.ensure_same(tp.topic)  # A real cluster is asked for records by name.
                 after = rows["offset"][-1].as_py() + 1
-                self._ready.append((tp, start, after, rows))
+                self._ready = tp, start, after, rows
                 start = after
             yield 0.0
             self._commit(_COMMIT_MS)
@@ -456,7 +457,9 @@ class Following:
         except KBatchError as error:
             if kind is None:
                 raise
-            logger.warning("%s; what the group's last commit left out will come again", error)
+            logger.warning(
+                "%s; what the group's last commit left out will be handed out again", error
+            )
 
     async def __aenter__(self) -> Self:
         return self
