@@ -241,7 +241,7 @@ def _open_to_change(path: str, client: Mapping[str, str], group: str) -> Cluster
     """Open the place at PATH; refuse one that is only read, whatever its group is like."""
     cluster = open_readable(path, client, None)
     if not cluster.has("catalog"):
-        cluster.delete_group(group)  # raises ConfigError, which says what to do
+        cluster.alter_group_offsets(group, {})  # raises ConfigError, which says what to do
     return cluster
 
 
