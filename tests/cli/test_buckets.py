@@ -57,6 +57,16 @@ def done(*words: str, stdin: str = "") -> str:
     return result.stdout
 
 
+def send_each(url: str, partitions: Iterable[int | None]) -> None:
+    """Send a record to each of these partitions of `events`, each as an object of its own."""
+    with (
+        spark_kbatch.open(url) as cluster,
+        cluster.producer(linger_ms=0, maintain_ms=0) as producer,
+    ):
+        for at, partition in enumerate(partitions):
+            producer.send("events", f"{at}", partition=partition).result()
+
+
 def test_topics_and_records_of_a_bucket(url: str) -> None:
     done("create-topic", url, "events", "--partitions", "2", "--config", "retention.ms=7")
     done("produce", url, "events", "--partition", "1", stdin="a\nb\nc\n")
@@ -254,12 +264,7 @@ def test_maintain_merges_and_tells_what_it_does(url: str) -> None:
     done("produce", url, "events", stdin="a\nb\n")
     assert done("maintain", url) == "Nothing to do.\n"
 
-    with (
-        spark_kbatch.open(url) as cluster,
-        cluster.producer(linger_ms=0, maintain_ms=0) as producer,
-    ):
-        for at in range(120):
-            producer.send("events", f"{at}").result()
+    send_each(url, [None] * 120)
     looked = done("maintain", url, "--dry-run")
     assert "121 extents, " in looked
     assert "would be merged into 1 segment." in looked
@@ -330,12 +335,7 @@ def test_maintain_refuses_what_is_no_bucket(tmp_path: Path) -> None:
 def test_verify_finds_what_is_damaged_or_gone(tmp_path: Path) -> None:
     url = f"file+bucket://{tmp_path}/bucket"
     done("create-topic", url, "events", "--partitions", "2")
-    with (
-        spark_kbatch.open(url) as cluster,
-        cluster.producer(linger_ms=0, maintain_ms=0) as producer,
-    ):
-        for at in range(6):
-            producer.send("events", f"{at}", partition=at % 2).result()
+    send_each(url, [0, 1] * 3)
     assert done("verify", url) == "2 partitions checked: none with faults.\n"
 
     first, second = sorted(
@@ -355,12 +355,7 @@ def test_verify_finds_what_is_damaged_or_gone(tmp_path: Path) -> None:
 
 def test_describe_shows_what_is_read_and_what_waits(url: str) -> None:
     done("create-topic", url, "events", "--partitions", "2")
-    with (
-        spark_kbatch.open(url) as cluster,
-        cluster.producer(linger_ms=0, maintain_ms=0) as producer,
-    ):
-        for at in range(120):
-            producer.send("events", f"{at}", partition=0).result()
+    send_each(url, [0] * 120)
     shown = dict(line.split(maxsplit=1) for line in done("describe", url).splitlines()[:7])
     assert shown["topics"] == "1, with 2 partitions"
     assert shown["ledger"].startswith("122 entries, the last one of 20")
@@ -377,12 +372,7 @@ def test_describe_shows_what_is_read_and_what_waits(url: str) -> None:
 
 def test_metrics_of_a_bucket_are_what_prometheus_reads(url: str) -> None:
     done("create-topic", url, "events", "--partitions", "2")
-    with (
-        spark_kbatch.open(url) as cluster,
-        cluster.producer(linger_ms=0, maintain_ms=0) as producer,
-    ):
-        for at in range(40):
-            producer.send("events", f"{at}", partition=1).result()
+    send_each(url, [1] * 40)
     done("maintain", url)
     found, shown = json.loads(done("describe", url, "--json")), metrics_of(url)
     assert shown["kbatch_log_end_offset", "events", "0"] == 0

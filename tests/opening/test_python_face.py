@@ -570,6 +570,12 @@ def test_the_module_docstring_is_short_and_shows_use() -> None:
     assert "transaction/coordinator" not in spark_kbatch.__doc__
 
 
+def ensure_answered(method: Callable[..., object], word: str, said: str) -> None:
+    wrong: dict[str, Any] = {word: 5}
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{word}'; {said}"):
+        method("events", **wrong)
+
+
 @pytest.mark.parametrize(
     ("word", "said"),
     [
@@ -590,9 +596,7 @@ def test_the_module_docstring_is_short_and_shows_use() -> None:
 def test_a_word_that_a_read_does_not_take_is_answered_by_its_own(
     cluster: Cluster, word: str, said: str
 ) -> None:
-    wrong: dict[str, Any] = {word: 5}
-    with pytest.raises(TypeError, match=f"unexpected keyword argument '{word}'; {said}"):
-        cluster.read("events", **wrong)
+    ensure_answered(cluster.read, word, said)
 
 
 @pytest.mark.parametrize(
@@ -616,9 +620,7 @@ def test_a_word_that_a_read_does_not_take_is_answered_by_its_own(
 def test_a_word_that_a_loop_does_not_take_is_answered_by_its_own(
     cluster: Cluster, word: str, said: str
 ) -> None:
-    wrong: dict[str, Any] = {word: 5}
-    with pytest.raises(TypeError, match=f"unexpected keyword argument '{word}'; {said}"):
-        cluster.follow("events", **wrong)
+    ensure_answered(cluster.follow, word, said)
 
 
 @pytest.mark.parametrize(
