@@ -85,7 +85,7 @@ def _in_store(url: str, store: StoreOptions) -> RealObjects:
     key = os.getpid(), url, store, variables
     opened_ms, found = _opened.get(key, (0, None))
     if found is None or monotonic_ms() - opened_ms >= _OPENED_AGE_MAX_MS:
-        found = _opened_anew(url, store)
+        found = _new_objects(url, store)
         with _mutex:
             _opened.pop(key, None)
             _opened[key] = monotonic_ms(), found
@@ -98,10 +98,10 @@ def impatient(url: str, store: StoreOptions, timeout_ms: float) -> Objects:
     """Return the objects at a URL, where no request waits longer; on this machine as they are."""
     if not store_kind(url):
         return objects_at(url, store)
-    return _opened_anew(url, store, timeout=timedelta(milliseconds=timeout_ms))
+    return _new_objects(url, store, timeout=timedelta(milliseconds=timeout_ms))
 
 
-def _opened_anew(url: str, store: StoreOptions, **more: Any) -> RealObjects:
+def _new_objects(url: str, store: StoreOptions, **more: Any) -> RealObjects:
     credentials = FunctionCredentials(url, store.credentials) if store.credentials else None
     settings, client = store.library_settings(url), {**_client_options(store), **more}
     return RealObjects(url, settings, client, credentials, store.secrets())
