@@ -19,7 +19,7 @@ from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.errors import ConfigError, GroupIdNotFoundError, RefusedEntryError
 from spark_kbatch.model import ConsumerGroup, TopicPartition
 from spark_kbatch.store.groups import committed, with_ends
-from spark_kbatch.store.store import NO_IDS, Groups
+from spark_kbatch.store.store import NO_IDS, CheckOffsets, Groups
 
 GROUP_ID_CHARACTERS_MAX = 255
 OFFSETS_MAX = 100_000  # of all groups together: 6 MB of each checkpoint
@@ -69,16 +69,14 @@ class BucketGroups(Groups):
     def committed(self, group_id: str) -> dict[TopicPartition, int]:
         """Return the offsets at which a group goes on; none if there is no such group."""
         with self._ledger.state() as state:
-            return {
-                TopicPartition(state.topics[topic_id].name, partition): head.offset
-                for (topic_id, partition), head in state.groups.get(group_id, {}).items()
-            }
+            return _held(state, group_id)
 
     def alter_offsets(
         self,
         group_id: str,
         offsets: Mapping[TopicPartition, int],
         topic_ids: Mapping[str, str] = NO_IDS,
+        check: CheckOffsets | None = None,
     ) -> None:
         """Commit offsets of a group, which need not exist.
 
@@ -115,7 +113,7 @@ class BucketGroups(Groups):
                 f"may have {OFFSETS_MAX}: delete those that are not needed with `kbatch groups "
                 "delete`"
             )
-        self._commit(group_id, rows)
+        self._commit(group_id, rows, check)
 
     def delete(self, group_id: str) -> None:
         """Delete a group, with the offsets that it has now.
@@ -130,11 +128,18 @@ class BucketGroups(Groups):
             raise GroupIdNotFoundError(group_id, self._ledger.address)
         self._commit(group_id, [CommittedGroupOffset(*key, None, "") for key in held])
 
-    def _commit(self, group_id: str, rows: Sequence[CommittedGroupOffset]) -> None:
+    def _commit(
+        self,
+        group_id: str,
+        rows: Sequence[CommittedGroupOffset],
+        check: CheckOffsets | None = None,
+    ) -> None:
         """Write rows as one entry, or several, but for those of what has been deleted by now."""
         for first in range(0, len(rows), _OFFSETS_OF_ENTRY):
 
             def propose(state: LedgerState, first: int = first) -> LedgerCommit | None:
+                if check is not None and first == 0:
+                    check(_held(state, group_id))
                 held = state.groups.get(group_id, {})
                 left = tuple(
                     one
@@ -144,3 +149,10 @@ class BucketGroups(Groups):
                 return LedgerCommit(groups={group_id: left}) if left else None
 
             self._ledger.commit(propose, by=_WRITER, max_age_ms=_COMMIT_AGE_MAX_MS)
+
+
+def _held(state: LedgerState, group_id: str) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(state.topics[topic_id].name, partition): head.offset
+        for (topic_id, partition), head in state.groups.get(group_id, {}).items()
+    }

@@ -60,7 +60,7 @@ from spark_kbatch.options.remote import parse_client_options
 from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.store.groups import committed, described_member, with_ends
 from spark_kbatch.store.source import Source
-from spark_kbatch.store.store import NO_IDS, Groups
+from spark_kbatch.store.store import NO_IDS, CheckOffsets, Groups
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +84,9 @@ class FolderGroups(Groups):
     def committed(self, group_id: str) -> dict[TopicPartition, int]:
         """Return the committed offsets of a group, as stored last; raises as `read_groups`."""
         contents, _, _ = load_groups(self._parts)
+        return self._held(contents, group_id)
+
+    def _held(self, contents: StoredGroups, group_id: str) -> dict[TopicPartition, int]:
         topics = TopicsOfRequest(self._parts)
         return {
             tp: value.offset
@@ -96,6 +99,7 @@ class FolderGroups(Groups):
         group_id: str,
         offsets: Mapping[TopicPartition, int],
         topic_ids: Mapping[str, str] = NO_IDS,
+        check: CheckOffsets | None = None,
     ) -> None:
         """Set the offsets at which a group without members continues, which need not exist.
 
@@ -109,7 +113,9 @@ class FolderGroups(Groups):
             for tp in offsets
         }
 
-        def changes(_: StoredGroups) -> list[Change]:
+        def changes(contents: StoredGroups) -> list[Change]:
+            if check is not None:
+                check(self._held(contents, group_id))
             now_ms = self._parts.manager.now_ms()
             return [
                 (
@@ -120,7 +126,9 @@ class FolderGroups(Groups):
             ]
 
         self._change(
-            group_id, changes, lambda served: served.alter_offsets(group_id, offsets, topic_ids)
+            group_id,
+            changes,
+            lambda served: served.alter_offsets(group_id, offsets, topic_ids, check),
         )
 
     def delete(self, group_id: str) -> None:
@@ -242,6 +250,7 @@ class ForeignGroups(Groups):
         group_id: str,
         offsets: Mapping[TopicPartition, int],
         topic_ids: Mapping[str, str] = NO_IDS,
+        check: CheckOffsets | None = None,
     ) -> NoReturn:
         """Raise ConfigError: a broker's logs are only read."""
         raise ConfigError(

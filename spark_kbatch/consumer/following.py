@@ -426,12 +426,17 @@ class Following:
         }
         if not due:
             return
-        for tp, at in groups.committed(group_id).items():
-            left, _ = self._committed.get(tp, (at, None))
-            if at not in (left, self._asked.get(tp)):
-                raise GroupOffsetsMovedError(group_id, self._address, f"{tp} from {left} to {at}")
-        self._asked = due
-        groups.alter_offsets(group_id, due, ids)
+        asked = self._asked
+
+        def ensure_own(found: Mapping[TopicPartition, int]) -> None:
+            for tp, at in found.items():
+                left, _ = self._committed.get(tp, (at, None))
+                if at not in (left, asked.get(tp)):
+                    moved = f"{tp} from {left} to {at}"
+                    raise GroupOffsetsMovedError(group_id, self._address, moved)
+            self._asked = due  # from here on the place may have it, also without an answer
+
+        groups.alter_offsets(group_id, due, ids, ensure_own)
         self._committed, self._committed_ms = stands, now
         self._all_ms = now if is_all else self._all_ms
 

@@ -35,7 +35,7 @@ from spark_kbatch.model import (
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
 from spark_kbatch.store.groups import committed, described_member, next_offsets, with_ends
-from spark_kbatch.store.store import NO_IDS, Groups
+from spark_kbatch.store.store import NO_IDS, CheckOffsets, Groups
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.protocol import (
@@ -93,8 +93,11 @@ class RemoteGroups(Groups):
         group_id: str,
         offsets: Mapping[TopicPartition, int],
         topic_ids: Mapping[str, str] = NO_IDS,
+        check: CheckOffsets | None = None,
     ) -> None:
         """Set the offsets at which a group without members continues."""
+        if check is not None:
+            check(self.committed(group_id))
         with self._client() as client:
             if topic_ids and offsets:
                 there = client.existing_topics({tp.topic for tp in offsets}).topics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -77,6 +77,7 @@ class Catalog(Protocol):
 
 
 NO_IDS: Mapping[str, str] = MappingProxyType({})
+CheckOffsets = Callable[[Mapping[TopicPartition, int]], object]
 
 
 class Groups(Protocol):
@@ -100,6 +101,7 @@ class Groups(Protocol):
         group_id: str,
         offsets: Mapping[TopicPartition, int],
         topic_ids: Mapping[str, str] = NO_IDS,
+        check: CheckOffsets | None = None,
     ) -> None:
         """Set the offsets at which a group without members continues; it need not exist.
 
@@ -110,6 +112,9 @@ class Groups(Protocol):
                 is set for one that is gone, or was created again. A real cluster knows topics by
                 name alone when offsets are committed, so there it may be created again at that
                 moment.
+            check: is given the offsets at which the group stands, before others are set, and
+                raises where they are not to be. Between the two nothing comes, but in a real
+                cluster, or beside a server.
 
         Raises:
             GroupNotEmptyError: it has members.
