@@ -42,6 +42,7 @@ LAYERS = (
     {"opening"},
     {"mirroring", "spark"},
     {ROOT, "functions"},
+    {"web"},
     {"cli", "testing"},
     {"__main__"},
 )
@@ -102,6 +103,7 @@ DOORS = {
     },
     "opening": {"cluster", "stores"},
     "spark": {"demo", "functions", "hadoop", "lag", "maintaining", "source"},
+    "web": {"metrics"},
     "cli": {"main"},
 }  # fmt: skip
 
@@ -119,6 +121,7 @@ FACES = {
         "bucket.entries", "bucket.happenings", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.store", "bucket.trial",
         "spark.demo", "store.catalog", "store.reports",
         "values.inference",  # `kbatch schemas infer`, of any bytes
+        "web.metrics",
     },
     "testing": {
         ROOT, "clock", "errors", "options", "terminal",
