@@ -149,6 +149,7 @@ HOMES = {
     "kafka": {"wire/sasl.py"},
     "urllib3": {"registry/connections.py", "registry/endpoint.py"},
     "obstore": {"bucket/real_objects.py"},
+    "prometheus_client": {"web/metrics.py"},
 }
 
 

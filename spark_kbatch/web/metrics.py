@@ -30,7 +30,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_kbatch.clock import monotonic_s
-from spark_kbatch.errors import INSTALL_EXTRA, ConfigError, KBatchError
+from spark_kbatch.errors import INSTALL_EXTRA, ConfigError, KBatchError, RequestTimedOutError
 from spark_kbatch.model import partition_of
 from spark_kbatch.terminal import visible
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SHARED_FOR_S = 5.0  # by scrapes
+_WAITS_FOR_S = 5.0  # for another scrape; Prometheus gives up after ten
 _COMMITS = "__commits-0"  # the log whose offsets are the numbers of a folder's commits
 
 
@@ -308,8 +309,7 @@ class PlaceMetrics:
 
     def _add_offsets(self, found: _Families) -> None:
         """Add starts and ends of a bucket's partitions, which its ledger alone tells."""
-        names = self._cluster.topic_names()
-        every = [tp for name in names for tp in self._cluster.partitions(name)]
+        every = [(one.name, at) for one in self._cluster.topics() for at in range(one.partitions)]
         for name, bound in (("start", "earliest"), ("end", "latest")):
             for tp, one in self._cluster.list_offsets(dict.fromkeys(every, bound)).items():
                 found.add(f"kafka_log_log_log{name}offset", one and one.offset, *_labels(tp))
@@ -328,8 +328,8 @@ class PlaceMetrics:
             found.add("kafka_log_logmanager_logdirectoryoffline", int(is_offline), one.path)
             found.add("kbatch_log_dir_writable", int(one.state == "online"), one.path)
             found.add("kbatch_log_dir_staged_bytes", one.staged_size_in_bytes, one.path)
-            if not is_offline:
-                disk = shutil.disk_usage(one.path)
+            # Some network file systems tell no sizes.
+            if not is_offline and (disk := shutil.disk_usage(one.path)).total:
                 found.add("kbatch_log_dir_free_bytes", disk.free, one.path)
                 found.add("kbatch_log_dir_size_bytes", disk.total, one.path)
 
@@ -436,12 +436,22 @@ class Exposition:
         self._text, self._until_s = b"", 0.0
 
     def text(self) -> tuple[str, bytes]:
-        """Return the content type and the text; raises as `Cluster.describe` and `Cluster.metrics`."""
-        with self._lock:
+        """Return the content type and the text.
+
+        Raises:
+            RequestTimedOutError: another scrape has looked for so long that this one does not wait for it.
+            Other errors, as `Cluster.metrics` and `Cluster.describe`.
+        """
+        # A disk that hangs holds one thread then, not one for each scrape.
+        if not self._lock.acquire(timeout=_WAITS_FOR_S):
+            raise RequestTimedOutError(f"a scrape has not ended for {_WAITS_FOR_S:.0f} s")
+        try:
             if not self._text or monotonic_s() >= self._until_s:
                 self._text = self._client.generate_latest(self._registry)
                 self._until_s = monotonic_s() + _SHARED_FOR_S
             return self._client.CONTENT_TYPE_LATEST, self._text
+        finally:
+            self._lock.release()
 
 
 def _labels(topic_partition: tuple[str, int] | None) -> tuple[str, str]:
