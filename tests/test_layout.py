@@ -103,6 +103,7 @@ DOORS = {
     },
     "opening": {"cluster", "stores"},
     "spark": {"demo", "functions", "hadoop", "lag", "maintaining", "source"},
+    "web": {"metrics"},
     "cli": {"main"},
     "web": {"access", "metrics", "serving", "site"},
 }  # fmt: skip
@@ -121,6 +122,7 @@ FACES = {
         "bucket.entries", "bucket.happenings", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.store", "bucket.trial",
         "spark.demo", "store.catalog", "store.reports",
         "values.inference",  # `kbatch schemas infer`, of any bytes
+        "web.metrics",
     },
     "testing": {
         ROOT, "clock", "errors", "options", "terminal",
@@ -148,6 +150,7 @@ HOMES = {
     "kafka": {"wire/sasl.py"},
     "urllib3": {"registry/connections.py", "registry/endpoint.py"},
     "obstore": {"bucket/real_objects.py"},
+    "prometheus_client": {"web/metrics.py"},
 }
 
 
