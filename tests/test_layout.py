@@ -103,7 +103,6 @@ DOORS = {
     },
     "opening": {"cluster", "stores"},
     "spark": {"demo", "functions", "hadoop", "lag", "maintaining", "source"},
-    "web": {"metrics"},
     "cli": {"main"},
     "web": {"access", "metrics", "serving", "site"},
 }  # fmt: skip
@@ -122,7 +121,7 @@ FACES = {
         "bucket.entries", "bucket.happenings", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.store", "bucket.trial",
         "spark.demo", "store.catalog", "store.reports",
         "values.inference",  # `kbatch schemas infer`, of any bytes
-        "web.metrics",
+        "web.access", "web.metrics", "web.serving", "web.site",
     },
     "testing": {
         ROOT, "clock", "errors", "options", "terminal",
