@@ -154,18 +154,18 @@ def test_a_refused_record_is_an_error_of_its_kind(tmp_path: Path) -> None:
 def test_each_partition_of_an_answer_with_an_error_is_counted(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={TOPIC: 3})
     with cluster.serve() as server:
-        server.intercept("ListOffsets", lambda request: request.fail("NOT_LEADER_OR_FOLLOWER"))
+        server.intercept("ListOffsets", lambda request: request.fail("TOPIC_AUTHORIZATION_FAILED"))
         admin = AdminClient({"bootstrap.servers": server.bootstrap_servers})
         partitions = [confluent_kafka.TopicPartition(TOPIC, number) for number in range(3)]
         wanted = dict.fromkeys(partitions, OffsetSpec.latest())
-        for answer in admin.list_offsets(wanted, request_timeout=0.5).values():
+        for answer in admin.list_offsets(wanted, request_timeout=SOON).values():
             with pytest.raises(confluent_kafka.KafkaException):
                 answer.result(SOON)
         found = scraped(cluster, server)
 
     asked = found(REQUESTS, request="ListOffsets")
     assert asked
-    assert found(ERRORS, request="ListOffsets", error="NOT_LEADER_OR_FOLLOWER") == 3 * asked
+    assert found(ERRORS, request="ListOffsets", error="TOPIC_AUTHORIZATION_FAILED") == 3 * asked
 
 
 def test_times_are_counted_up_to_bounds_that_a_delayed_request_is_above(tmp_path: Path) -> None:
