@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import INSTALL_EXTRA, ConfigError, KBatchError, RequestTimedOutError
+from spark_kbatch.opening.stores import store_of
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
@@ -238,13 +239,8 @@ _Add: TypeAlias = Callable[[_Families], None]
 class _PlaceMetrics:
     """Metrics of a place, by its public `Cluster`."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        bucket: BucketDescription | None,
-        ledger: Callable[[], LedgerDescription] | None,
-    ) -> None:
-        self._cluster, self._bucket, self._ledger = cluster, bucket, ledger
+    def __init__(self, cluster: Cluster, bucket: BucketDescription | None, *, writes: bool) -> None:
+        self._cluster, self._bucket, self._writes = cluster, bucket, writes
         self._newest: Commit | None = None
         self._told: dict[str, str] = {}  # errors, by part
 
@@ -255,11 +251,11 @@ class _PlaceMetrics:
             count = self._add_logs(found)
             parts["log dirs"] = self._add_log_dirs
             parts["commits"] = lambda found: self._add_commits(found, count)
-        elif (ledger := self._ledger) is not None:
-            self._add_offsets(found)
-            parts["ledger"] = lambda found: _add_ledger(found, ledger())
-        else:
+        elif self._bucket is not None or store_of(self._cluster).ledger is None:
             self._add_partitions(found)
+        else:
+            self._add_offsets(found)
+            parts["ledger"] = self._add_ledger
         if self._cluster.has("groups"):
             parts["groups"] = self._add_groups
         if self._bucket is not None:
@@ -288,19 +284,17 @@ class _PlaceMetrics:
             topic, _, partition = text.rpartition("-")
             values = {_mbean("log", "Log", name): value for name, value in log.items()}
             found.add(values, topic, partition)
-        count: int | None = metrics["Log"][_COMMITS]["LogEndOffset"]
+        count: int | None = metrics["Log"].get(_COMMITS, {}).get("LogEndOffset")
         return count
 
     def _add_partitions(self, found: _Families) -> None:
         for one in self._cluster.describe(self._cluster.topic_names()):
             if not one.error:
-                size = (
-                    one.size_in_bytes if one.size_in_bytes >= 0 else None
-                )  # which no broker tells
                 values = {
                     "kafka_log_log_logstartoffset": one.offsets.log_start_offset,
                     "kafka_log_log_logendoffset": one.offsets.log_end_offset,
-                    "kafka_log_log_size": size,
+                    # Brokers do not tell it.
+                    "kafka_log_log_size": one.size_in_bytes if one.size_in_bytes >= 0 else None,
                 }
                 found.add(values, *one.topic_partition)
 
@@ -310,6 +304,11 @@ class _PlaceMetrics:
         for name, bound in (("start", "earliest"), ("end", "latest")):
             for tp, one in self._cluster.list_offsets(dict.fromkeys(every, bound)).items():
                 found.add({f"kafka_log_log_log{name}offset": one and one.offset}, *tp)
+
+    def _add_ledger(self, found: _Families) -> None:
+        from spark_kbatch.bucket.maintenance import describe_ledger  # noqa: PLC0415  only for a bucket
+
+        _add_lengths(found, describe_ledger(store_of(self._cluster).ledger))
 
     def _add_groups(self, found: _Families) -> None:
         for group in self._cluster.groups():
@@ -322,7 +321,8 @@ class _PlaceMetrics:
                 found.add(values, group.group_id, *tp)
 
     def _add_log_dirs(self, found: _Families) -> None:
-        for one in self._cluster.log_dirs():
+        disks = store_of(self._cluster).disks
+        for one in disks.log_dirs(writes=self._writes) if disks is not None else ():
             is_offline = one.state == "offline"
             # Some network file systems tell no sizes.
             disk = None if is_offline else shutil.disk_usage(one.path)
@@ -350,7 +350,8 @@ class _PlaceMetrics:
         found.add(values)
 
 
-def _add_ledger(found: _Families, one: LedgerDescription | BucketDescription) -> None:
+def _add_lengths(found: _Families, one: LedgerDescription | BucketDescription) -> None:
+    """Add how long a ledger is, and how old."""
     values = {
         "entries": one.entries,
         "entries_since_checkpoint": one.entries_since_checkpoint,
@@ -362,7 +363,7 @@ def _add_ledger(found: _Families, one: LedgerDescription | BucketDescription) ->
 
 
 def _add_bucket(found: _Families, bucket: BucketDescription) -> None:
-    _add_ledger(found, bucket)
+    _add_lengths(found, bucket)
     found.add({"kbatch_bucket_small_pieces": bucket.small_extents})
     states = {"read": bucket.referenced, "waiting": bucket.waiting, "ledger": bucket.ledger}
     for state, (objects, size) in states.items():
@@ -403,7 +404,6 @@ class Exposition:
         cluster: Cluster,
         *,
         bucket: BucketDescription | None = None,
-        ledger: Callable[[], LedgerDescription] | None = None,
         server: Server | None = None,
     ) -> None:
         """Set up the metrics of a place.
@@ -411,8 +411,8 @@ class Exposition:
         Args:
             cluster: the place.
             bucket: of a bucket whose objects were all listed, as `kbatch describe` does; for one look.
-            ledger: of a bucket that is scraped: describes its ledger (`bucket.maintenance.describe_ledger`).
-            server: that serves the place; its process's memory, CPU time and open files are told too.
+            server: that serves the place; its process's memory, CPU time and open files are told too. Without one
+                nothing is written, not even to see whether a log dir can be written.
 
         Raises:
             ConfigError: the package prometheus-client is missing.
@@ -424,7 +424,7 @@ class Exposition:
                 f"metrics for Prometheus need the package prometheus-client: {INSTALL_EXTRA.format('metrics')}"
             ) from None
         self._client, self._server = prometheus_client, server
-        self._place = _PlaceMetrics(cluster, bucket, ledger)
+        self._place = _PlaceMetrics(cluster, bucket, writes=server is not None)
         self._registry = prometheus_client.CollectorRegistry()
         self._registry.register(self)
         if server is not None:
