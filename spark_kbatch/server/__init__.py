@@ -32,6 +32,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     groups/        groups of consumers, and their offsets
     topics         CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords
     configs        DescribeConfigs, AlterConfigs, IncrementalAlterConfigs
+    log_dirs       DescribeLogDirs
     settings       the settings of topics and of the server, as admin clients see them
     outcomes       errors, as answers have them for each topic or resource; what is refused, in the log
 

@@ -26,6 +26,7 @@ from spark_kbatch.server.groups.coordinator import GroupCoordinator
 from spark_kbatch.server.housekeeping import Housekeeping
 from spark_kbatch.server.intercepts import Intercept, api_key_of, name_of
 from spark_kbatch.server.listener import Listener, is_loopback, listening_socket
+from spark_kbatch.server.log_dirs import LogDirsHandler
 from spark_kbatch.server.memory import AnswerMemory, RequestMemory
 from spark_kbatch.server.metadata import MetadataHandler, NewTopics
 from spark_kbatch.server.offsets import OffsetsHandler
@@ -197,6 +198,7 @@ class Server:
                 ApiKey.DELETE_RECORDS: topics.delete_records,
                 ApiKey.ALTER_CONFIGS: configs.alter_configs,
                 ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+                ApiKey.DESCRIBE_LOG_DIRS: LogDirsHandler(parts).describe_log_dirs,
             },
             pools.groups: {
                 ApiKey.JOIN_GROUP: groups.join_group,
@@ -236,7 +238,8 @@ class Server:
         return server_settings(
             self._config,
             log_dirs=[str(one.path) for one in log_dirs],
-            listener=shown_address(*self._advertised_to(received)),
+            listener=shown_address(self.host, self.port),
+            advertised=shown_address(*self._advertised_to(received)),
         )
 
     def _advertised_to(self, received: Received) -> tuple[str, int]:
