@@ -16,7 +16,7 @@ import click
 
 from spark_kbatch import Cluster
 from spark_kbatch.cli.output import counted, print_json, print_line
-from spark_kbatch.cli.parameters import examples, json_option, settings_given
+from spark_kbatch.cli.parameters import examples, json_option, log_format_option, settings_given
 from spark_kbatch.cli.paths import folder_argument
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.opening.stores import cluster_to_write
@@ -76,6 +76,7 @@ def _advertised(
 )
 @click.option("--config", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the server; may be repeated.")  # fmt: skip
 @click.option("--create/--no-create", default=True, show_default=True, help="Whether to create the cluster if there is none.")  # fmt: skip
+@log_format_option
 @json_option
 def serve(
     path: str,

@@ -54,6 +54,7 @@ class Append(NamedTuple):
     deadline_s: float  # of clock.monotonic_s
     answer: Callable[[AppendResult], object]
     peer: Peer | None = None  # that sent it
+    begin: Callable[[], object] = lambda: None  # called before each attempt
 
 
 class _AppendQueue:
@@ -147,6 +148,8 @@ class Appends:
                 break
         if len(checked) < 2:
             return 0
+        for append in queued[: len(checked)]:
+            append.begin()
         answered = 0
 
         def answer(results: Sequence[AppendResult]) -> None:
@@ -178,6 +181,7 @@ class Appends:
         if unknown:
             _answer(append, AppendResult(error=unknown[queue.topic_partition]))
             return True
+        append.begin()
         locked = answered = False
 
         def answer(result: AppendResult) -> None:

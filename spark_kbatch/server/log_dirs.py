@@ -45,12 +45,14 @@ class LogDirsHandler:
         asked = received.body.topics  # None for all
         if asked is None:
             topics = self._parts.metadata.topics.names(internal=True)
-            wanted = (tp for name in topics for tp in self._partitions_of(name))
+            wanted = [tp for name in topics for tp in self._partitions_of(name)]
         else:
             named = {
-                TopicPartition(topic.topic, number) for topic in asked for number in topic.partitions
+                TopicPartition(topic.topic, number)
+                for topic in asked
+                for number in topic.partitions
             }
-            wanted = iter(sorted(named - self._parts.manager.unknown(named).keys()))
+            wanted = sorted(named - self._parts.manager.unknown(named).keys())
         by_node: dict[int, list[_Held]] = defaultdict(list)
         for topic_partition in wanted:
             with contextlib.suppress(OSError, KBatchError):  # it was deleted, or a disk fails
@@ -58,7 +60,9 @@ class LogDirsHandler:
                     by_node[node_id].append(held)
         dirs = self._parts.manager.dirs.all
         respond(
-            DescribeLogDirsResponse(results=[self._result(one, by_node[one.node_id]) for one in dirs])
+            DescribeLogDirsResponse(
+                results=[self._result(one, by_node[one.node_id]) for one in dirs]
+            )
         )
 
     def _partitions_of(self, topic: str) -> Iterable[TopicPartition]:

@@ -98,7 +98,7 @@ class ProduceHandler:
                 appends[topic_partition] = Append(
                     data, request.acks, request.timeout_ms, deadline_s,
                     answer.part(slot, batch, topic_partition),
-                    peer=received.peer,
+                    peer=received.peer, begin=received.resume,
                 )  # fmt: skip
         # Nothing is answered until all batches to append are known.
         for topic_partition, append in appends.items():

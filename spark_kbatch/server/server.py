@@ -35,6 +35,7 @@ from spark_kbatch.server.pools import HugeTurn, Pool
 from spark_kbatch.server.produce import ProduceHandler
 from spark_kbatch.server.requests import Received
 from spark_kbatch.server.settings import Setting, server_settings
+from spark_kbatch.server.slow_requests import SlowRequests
 from spark_kbatch.server.topics import TopicsHandler
 from spark_kbatch.store.reports import shown_address
 from spark_kbatch.wire.protocol import ApiKey
@@ -121,7 +122,11 @@ class Server:
             )
             self._listener = Listener(sock, config, self._memory)
             undo.callback(self._listener.discard)
-            self._dispatch = Dispatch(self._pools.intercepts, self._listener.call_later)
+            self._dispatch = Dispatch(
+                self._pools.intercepts,
+                self._listener.call_later,
+                SlowRequests(config.slow_request_log_ms),
+            )
             self._housekeeping = Housekeeping(
                 parts, interval_ms=config.log_retention_check_interval_ms
             )

@@ -129,7 +129,7 @@ _LONGS = frozenset(
     {
         "file.delete.delay.ms", "message.timestamp.after.max.ms", "message.timestamp.before.max.ms",
         "retention.bytes", "retention.ms", "segment.ms",
-        "connections.max.idle.ms", "queued.max.request.bytes",
+        "connections.max.idle.ms", "queued.max.request.bytes", "slow.request.log.ms",
     }
 )  # fmt: skip
 _OPTIONS = {option.key: option for option in CONFIG_OPTIONS}

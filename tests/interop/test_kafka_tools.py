@@ -180,12 +180,15 @@ def test_the_configs_tool_shows_settings_of_the_broker_and_of_all(
         in of_broker
     )
     assert f"listeners=PLAINTEXT://{tools.address} " in of_broker
-    assert "num.partitions=1 sensitive=false synonyms={DEFAULT_CONFIG:num.partitions=1}" in of_broker
+    assert (
+        "num.partitions=1 sensitive=false synonyms={DEFAULT_CONFIG:num.partitions=1}" in of_broker
+    )
     assert shown("brokers", "--entity-default").split() == [
         *"Default configs for brokers in the cluster are:".split()
     ]
-    assert "segment.bytes=1073741824 sensitive=false synonyms={DEFAULT_CONFIG:log.segment.bytes" in (
-        shown("topics", "--entity-name", TOPIC, "--all")
+    assert (
+        "segment.bytes=1073741824 sensitive=false synonyms={DEFAULT_CONFIG:log.segment.bytes"
+        in (shown("topics", "--entity-name", TOPIC, "--all"))
     )
     with pytest.raises(AssertionError, match="resources of type 8 have no settings here"):
         shown("broker-loggers", "--entity-name", 1)

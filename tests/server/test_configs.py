@@ -166,7 +166,9 @@ def test_synonyms_are_the_topics_value_and_the_default(handler: ConfigsHandler) 
         ("retention.ms", "1000", ConfigSource.DYNAMIC_TOPIC_CONFIG),
         ("log.retention.ms", "-1", default),
     ]
-    assert synonyms(found["index.interval.bytes"]) == [("log.index.interval.bytes", "4096", default)]
+    assert synonyms(found["index.interval.bytes"]) == [
+        ("log.index.interval.bytes", "4096", default)
+    ]
     assert synonyms(found["preallocate"]) == [("log.preallocate", "false", default)]
     assert synonyms(found["compression.type"]) == [("compression.type", "producer", default)]
 
