@@ -7,6 +7,7 @@ import ctypes
 import gc
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -92,8 +93,8 @@ def serve(
 ) -> None:
     """Serve a cluster to any Kafka client.
 
-    Prints the address once clients can connect, and runs until SIGINT or SIGTERM. There is no authentication,
-    so by default only this machine can connect. Spark jobs and producers on PATH go on beside the server.
+    Prints the address once clients can connect, and runs until SIGINT or SIGTERM; a second one ends it at once.
+    There is no authentication, so by default only this machine can connect. Spark jobs and producers on PATH go on beside the server.
     SIGUSR1 prints metrics, as a line of JSON; with --json they are printed at the end, too.
     """
     for key in given:
@@ -128,8 +129,10 @@ def serve(
         else:
             shown = f"{counted(len(names), 'topic')} of {cluster.path}"
             print_line(visible(f"Serving {shown} at {server.bootstrap_servers}; Ctrl+C ends it."))
+        _tell_systemd("READY=1")
         while next_signal() == signal.SIGUSR1:
             _print_metrics(cluster, server)
+        _tell_systemd("STOPPING=1")
         if as_json:
             _print_metrics(cluster, server)
 
@@ -169,6 +172,22 @@ def _signals() -> Iterator[Callable[[], int]]:
         signal.set_wakeup_fd(before)
         os.close(reader)
         os.close(writer)
+
+
+def _tell_systemd(state: str) -> None:
+    """Tell systemd how far the service is, if it has started this process with Type=notify.
+
+    Source: sd_notify(3).
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address.startswith("@"):  # an abstract one
+        address = "\0" + address[1:]
+    if address:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+        ):
+            manager.sendto(state.encode(), address)
 
 
 def _print_metrics(cluster: Cluster, server: Server) -> None:
