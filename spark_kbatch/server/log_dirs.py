@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 from spark_kbatch.catalog.cluster_file import LogDir
 from spark_kbatch.cluster.parts import FolderParts
@@ -25,13 +25,7 @@ from spark_kbatch.wire.protocol import DescribeLogDirsResponse
 _Result = DescribeLogDirsResponse.DescribeLogDirsResult
 _Topic = _Result.DescribeLogDirsTopic
 
-
-class _Held(NamedTuple):
-    """A replica in a log dir."""
-
-    topic_partition: TopicPartition
-    size_in_bytes: int
-    lag: int  # offsets that it is behind the high watermark
+_ByNode: TypeAlias = defaultdict[int, dict[str, list[Any]]]  # replicas for the answer, by topic
 
 
 class LogDirsHandler:
@@ -43,36 +37,27 @@ class LogDirsHandler:
     def describe_log_dirs(self, received: Received, respond: Respond) -> None:
         """Answer DescribeLogDirs, for the partitions that it names, or all, internal ones too."""
         asked = received.body.topics  # None for all
+        wanted: list[TopicPartition] = []
         if asked is None:
-            topics = self._parts.metadata.topics.names(internal=True)
-            wanted = [tp for name in topics for tp in self._partitions_of(name)]
+            for name in self._parts.metadata.topics.names(internal=True):
+                with contextlib.suppress(OSError, KBatchError):  # as below
+                    wanted += self._parts.manager.partitions(name)
         else:
             named = {
-                TopicPartition(topic.topic, number)
-                for topic in asked
-                for number in topic.partitions
+                TopicPartition(one.topic, number) for one in asked for number in one.partitions
             }
-            wanted = sorted(named - self._parts.manager.unknown(named).keys())
-        by_node: dict[int, list[_Held]] = defaultdict(list)
+            wanted += sorted(named - self._parts.manager.unknown(named).keys())
+        by_node: _ByNode = defaultdict(lambda: defaultdict(list))
         for topic_partition in wanted:
             with contextlib.suppress(OSError, KBatchError):  # it was deleted, or a disk fails
-                for node_id, held in self._replicas_of(topic_partition):
-                    by_node[node_id].append(held)
+                for node_id, replica in self._replicas_of(topic_partition):
+                    by_node[node_id][topic_partition.topic].append(replica)
         dirs = self._parts.manager.dirs.all
-        respond(
-            DescribeLogDirsResponse(
-                results=[self._result(one, by_node[one.node_id]) for one in dirs]
-            )
-        )
+        results = [self._result(one, by_node[one.node_id]) for one in dirs]
+        respond(DescribeLogDirsResponse(results=results))
 
-    def _partitions_of(self, topic: str) -> Iterable[TopicPartition]:
-        try:
-            return self._parts.manager.partitions(topic)
-        except (OSError, KBatchError):
-            return ()
-
-    def _replicas_of(self, topic_partition: TopicPartition) -> Iterator[tuple[int, _Held]]:
-        """Yield each replica of a partition that can be read, with its node."""
+    def _replicas_of(self, topic_partition: TopicPartition) -> Iterator[tuple[int, Any]]:
+        """Yield each replica of a partition that can be read, for the answer, with its node."""
         view = self._parts.manager.partition(topic_partition).view
         states = {
             node_id: state
@@ -82,29 +67,22 @@ class LogDirsHandler:
         }
         high_watermark = max((state.high_watermark for state in states.values()), default=0)
         for node_id, state in states.items():
-            size = view.log_of(node_id).size_in_bytes(state)
-            lag = max(high_watermark - state.log_end_offset, 0)
-            yield node_id, _Held(topic_partition, size, lag)
+            yield (
+                node_id,
+                _Topic.DescribeLogDirsPartition(
+                    partition_index=topic_partition.partition,
+                    partition_size=view.log_of(node_id).size_in_bytes(state),
+                    offset_lag=max(high_watermark - state.log_end_offset, 0),
+                ),
+            )
 
-    def _result(self, log_dir: LogDir, held: Iterable[_Held]) -> Any:
-        path, dirs = log_dir.path, self._parts.manager.dirs
+    def _result(self, log_dir: LogDir, by_topic: Mapping[str, list[Any]]) -> Any:
+        path = log_dir.path
         try:
-            if not dirs.is_readable(log_dir.node_id):
+            if not self._parts.manager.dirs.is_readable(log_dir.node_id):
                 raise KafkaStorageError(f"the log dir {path} is offline")
             total, usable = self._parts.files.disk_space(path)
         except (OSError, KBatchError) as error:
             return _Result(log_dir=str(path), error_code=code_of(error), topics=[])
-        return _Result(
-            log_dir=str(path), topics=_by_topic(held), total_bytes=total, usable_bytes=usable
-        )
-
-
-def _by_topic(held: Iterable[_Held]) -> list[Any]:
-    topics: Mapping[str, list[Any]] = defaultdict(list)
-    for (topic, number), size, lag in held:
-        topics[topic].append(
-            _Topic.DescribeLogDirsPartition(
-                partition_index=number, partition_size=size, offset_lag=lag
-            )
-        )
-    return [_Topic(name=name, partitions=partitions) for name, partitions in topics.items()]
+        topics = [_Topic(name=name, partitions=some) for name, some in by_topic.items()]
+        return _Result(log_dir=str(path), topics=topics, total_bytes=total, usable_bytes=usable)

@@ -103,7 +103,7 @@ class Outcomes:
         self, sentence: str, again_after_s: float = math.inf, about: Hashable = None
     ) -> None:
         """Log a warning, unless the same, or another about the same, was logged less than `again_after_s` ago."""
-        now_s, about = monotonic_s(), about or sentence
+        now_s, about = monotonic_s(), sentence if about is None else about
         with self._mutex:
             if now_s - self._logged.get(about, -math.inf) < again_after_s:
                 return

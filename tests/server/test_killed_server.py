@@ -37,6 +37,9 @@ from tests.support.reference import Record, encode_batch
 from tests.support.served import Served
 from tests.support.waiting import until
 
+# kafka-python leaves the socket of a connection that is refused to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")
+
 TOPIC, PARTITIONS = "events", 2
 JOB_ROWS = 50
 # A member keeps its membership while the server is down for this long.
@@ -378,7 +381,8 @@ def progress(load: Load, count: Callable[[], int], what: str) -> None:
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "aiokafka")
+    for name in ("aiokafka", "kafka"):
+        caplog.set_level(logging.CRITICAL, name)
 
 
 def test_a_killed_server_loses_and_duplicates_nothing(tmp_path: Path) -> None:
