@@ -14,7 +14,6 @@ transaction-coordinator/.../TransactionCoordinator handleInitProducerId.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -33,8 +32,6 @@ from spark_kbatch.server.requests import HANG_UP, Received, Respond
 from spark_kbatch.server.unwritten_batches import IdempotentBatch, idempotent_batch
 from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.protocol import InitProducerIdResponse, ProduceRequest, ProduceResponse
-
-logger = logging.getLogger(__name__)
 
 _Topic = ProduceResponse.TopicProduceResponse
 _Partition = _Topic.PartitionProduceResponse
@@ -134,7 +131,10 @@ class ProduceHandler:
                 error = code_of(problem)
                 if isinstance(problem, LockTimeoutError):
                     error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-                logger.warning("no producer id for %s: %s", received.client_host, problem)
+                self._outcomes.warn_once(
+                    f"no producer id for {received.client_host}: {problem}",
+                    again_after_s=_TOLD_AGAIN_AFTER_S,
+                )
         respond(
             InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=epoch)
         )

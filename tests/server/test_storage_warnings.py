@@ -17,7 +17,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.server import outcomes
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.protocol import ApiKey
+from spark_kbatch.wire.protocol import ApiKey, InitProducerIdRequest
 from tests.support import builders
 from tests.support.raw_clients import RawClient, produce
 from tests.support.reference import Record, encode_batch
@@ -249,3 +249,22 @@ def test_of_an_idempotent_producer_the_first_batch_that_is_not_stored_is_told(
             assert one.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
     assert len(lines(caplog)) == 1
+
+
+def test_why_a_producer_gets_no_id_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with builders.a_cluster(tmp_path) as cluster, cluster.serve() as server:
+
+        def fail(**_: object) -> int:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(cluster.path))
+
+        monkeypatch.setattr(store_of(cluster), "new_producer_id", fail)
+        asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+        with RawClient(server) as client:
+            for _ in range(3):
+                found = client.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)
+                assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    (line,) = [one for one in caplog.messages if "no producer id for 127.0.0.1" in one]
+    assert f"Read-only file system: '{cluster.path}'" in line
