@@ -155,9 +155,9 @@ class Exchange:
         """Note that the handler has returned: without an answer by now the request waits for others."""
         self._paused_s = monotonic_s()
 
-    def resume(self) -> None:
-        """Note that work on a request that waits goes on; the last time counts."""
-        self._resumed_s = monotonic_s()
+    def working(self, goes_on: bool) -> None:
+        """Note that work on a request that waits goes on, or that it waits again; the last time counts."""
+        self._resumed_s = monotonic_s() if goes_on else None
 
     def _maybe_warn(self) -> None:
         """Warn of the request, which is answered now, if it was slow."""

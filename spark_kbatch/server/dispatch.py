@@ -261,5 +261,5 @@ def _received(
         connection.unwritten,
         body,
         connection.peer,
-        exchange.resume,
+        exchange.working,
     )

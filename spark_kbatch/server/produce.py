@@ -107,7 +107,7 @@ class ProduceHandler:
                 appends[topic_partition] = Append(
                     data, request.acks, request.timeout_ms, deadline_s,
                     answer.part(slot, batch, topic_partition),
-                    peer=received.peer, begin=received.resume,
+                    peer=received.peer, working=received.working,
                 )  # fmt: skip
         # Nothing is answered until all batches to append are known.
         for topic_partition, append in appends.items():

@@ -15,6 +15,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.server import slow_requests
 from spark_kbatch.server.server import Server
 from spark_kbatch.server.slow_requests import SlowRequests
+from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey, JoinGroupRequest
 from tests.support import builders
 from tests.support.raw_clients import RawClient, fetch, produce, produced, request
@@ -117,6 +118,9 @@ def test_waits_for_records_for_members_and_for_locks_are_not_slow(
         with store_of(cluster).manager.locks.partitions([TopicPartition("events", 0)]):
             client.send(request(ApiKey.PRODUCE, 9, produce(BATCH)))
             time.sleep(0.3)
+            with RawClient(server) as other:
+                late = other.ask(ApiKey.PRODUCE, 9, produce(BATCH, timeout_ms=200))
+                assert produced(late).error_code == ErrorCode.REQUEST_TIMED_OUT
         client.receive(ApiKey.PRODUCE, 9)
 
         joins = JoinGroupRequest(
