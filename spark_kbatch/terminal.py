@@ -23,6 +23,7 @@ import logging
 import os
 import re
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -140,6 +141,23 @@ class LogFormatter(logging.Formatter):
     def formatException(self, ei: Any) -> str:  # noqa: N802  logging's name
         """Return the log record's traceback, each line escaped."""
         return "\n".join(map(visible, super().formatException(ei).split("\n")))
+
+
+class JsonLogFormatter(logging.Formatter):
+    """Formatter that writes a log record as one line of JSON, with the time in UTC; the traceback is a field."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the log record as JSON."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        shown = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            shown["exception"] = self.formatException(record.exc_info)
+        return to_json(shown)
 
 
 def _visible(character: str) -> str:
