@@ -19,7 +19,7 @@ from spark_kbatch.errors import (
     RetriableError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.web import topics
+from spark_kbatch.web import storage, topics
 from spark_kbatch.web.access import Access, AccessMiddleware
 from spark_kbatch.web.site import Site, site_of
 
@@ -39,12 +39,14 @@ _STATUS = (
 
 def application(site: Site, access: Access) -> Starlette:
     """Return the ASGI application that shows a site to those who have access."""
+    site.menu += storage.menu_of(site.cluster)
     app = Starlette(
         routes=[
             Route("/health", health),
             Route("/ready", ready),
             Route("/style.css", style),
             *topics.ROUTES,
+            *storage.ROUTES,
         ],
         middleware=[Middleware(AccessMiddleware, access=access)],
         exception_handlers={HTTPException: _http_error, KBatchError: _error, OSError: _error},
