@@ -250,12 +250,6 @@ class Cluster:
         return found
 
     @property
-    def store(self) -> Store:
-        """The store that this is over; for our own code."""
-        self._ensure_open()
-        return self._store
-
-    @property
     def is_remote(self) -> bool:
         """Whether this is a real cluster, reached over the network."""
         return self._store.is_remote

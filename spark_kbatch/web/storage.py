@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.opening.stores import store_of
 from spark_kbatch.store.reports import UNKNOWN_OFFSET, ReplicaInfo
 from spark_kbatch.web.site import Site, site_of
 
@@ -60,7 +61,7 @@ class _Left(NamedTuple):
 
 def menu_of(cluster: Cluster) -> list[tuple[str, str]]:
     """Return what the menu has of these pages: nothing where a place does not tell what it is kept in."""
-    if cluster.store.ledger is not None:
+    if store_of(cluster).ledger is not None:
         return [("/storage", "Bucket")]
     if cluster.is_remote:
         return [("/storage", "Brokers")]
@@ -72,7 +73,7 @@ def storage(request: Request) -> Response:
     site = site_of(request)
     if not menu_of(site.cluster):
         raise HTTPException(404)
-    if site.cluster.store.ledger is not None:
+    if store_of(site.cluster).ledger is not None:
         return _bucket(request, site)
     return _brokers(request, site) if site.cluster.is_remote else _disks(request, site)
 
@@ -122,7 +123,7 @@ def _disks(request: Request, site: Site) -> Response:
 
 
 def _disks_of(cluster: Cluster) -> list[_Disk]:
-    disks = cluster.store.disks
+    disks = store_of(cluster).disks
     if disks is None:
         return [_Disk(None, str(cluster.path), *_space(str(cluster.path)))]
     return [_Disk(one, one.path, *_space(one.path)) for one in disks.log_dirs(writes=False)]
@@ -176,7 +177,7 @@ def _left(garbage: Garbage) -> Iterator[_Left]:
 def _bucket(request: Request, site: Site) -> Response:
     from spark_kbatch.bucket.happenings import newest_of  # noqa: PLC0415  only for a bucket
 
-    ledger = site.cluster.store.ledger
+    ledger = store_of(site.cluster).ledger
     facts = site.recent("ledger", lambda: _facts(ledger))
     last, after_horizon = facts["entries"] - 1, facts["horizon"] + 1
     newest = site.recent(
@@ -210,7 +211,7 @@ def _facts(ledger: Any) -> dict[str, int]:
 
 
 def _brokers(request: Request, site: Site) -> Response:
-    source = cast("RemoteSource", site.cluster.store.source)
+    source = cast("RemoteSource", store_of(site.cluster).source)
     found = site.recent("metadata", lambda: _metadata(source))
     every = [
         (TopicPartition(topic.name, one.partition), _replicas(one.leader, one.replicas, one.isr))
