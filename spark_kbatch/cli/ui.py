@@ -79,8 +79,9 @@ def serve_pages(
         from spark_kbatch.web.serving import WebServer  # noqa: PLC0415
         from spark_kbatch.web.site import Site  # noqa: PLC0415
     except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
         raise ConfigError(
-            f"the pages need the package {error.name}: {INSTALL_EXTRA.format('ui')}"
+            f"the pages need the package {package}: {INSTALL_EXTRA.format('ui')}"
         ) from None
     if visitors.token_file:
         token: str | None = _token_in(visitors.token_file)
@@ -125,7 +126,7 @@ def ui(
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """Show the topics, records, groups and commits of PATH in a browser.
+    """Show topics, records, groups and commits in a browser.
 
     Prints the address of the pages, with a token that changes each time, and runs until SIGINT or SIGTERM. The pages
     change nothing. PATH is a cluster, a real broker's log dir, HOST:PORT of a real cluster, or a bucket.
