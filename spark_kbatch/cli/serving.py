@@ -98,6 +98,8 @@ def serve(
     for key in given:
         if topic_key(key) in _OPTIONS_OF_SERVE:
             raise click.UsageError(f"{key!r} is given by {_OPTIONS_OF_SERVE[topic_key(key)]}")
+    if http is None and visitors != Visitors():
+        raise click.UsageError("--no-token, --token-file and --allow-host go with --http")
     options: dict[str, Any] = dict(given)
     _be_a_server()
     with (

@@ -19,8 +19,8 @@ from spark_kbatch.errors import (
     RetriableError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.web import topics
-from spark_kbatch.web.access import Access, AccessMiddleware
+from spark_kbatch.web import storage, topics
+from spark_kbatch.web.access import HEADERS, Access, AccessMiddleware
 from spark_kbatch.web.site import Site, site_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _STATUS = (
 
 def application(site: Site, access: Access) -> Starlette:
     """Return the ASGI application that shows a site to those who have access."""
+    site.menu += storage.menu_of(site.cluster)
     app = Starlette(
         routes=[
             Route("/health", health),
@@ -46,28 +47,29 @@ def application(site: Site, access: Access) -> Starlette:
             Route("/metrics", metrics),
             Route("/style.css", style),
             *topics.ROUTES,
+            *storage.ROUTES,
         ],
         middleware=[Middleware(AccessMiddleware, access=access)],
-        exception_handlers={HTTPException: _http_error, KBatchError: _error, OSError: _error},
+        exception_handlers={
+            HTTPException: _http_error,
+            KBatchError: _error,
+            OSError: _error,
+            Exception: _unexpected,
+        },
     )
     app.state.site = site
     return app
 
 
-def health(_request: Request) -> Response:
-    """Answer that the process answers."""
+async def health(_request: Request) -> Response:
+    """Answer that the process answers, also while all threads wait for the place."""
     return PlainTextResponse("ok\n")
 
 
 def ready(request: Request) -> Response:
     """Answer whether the place can be read now, or with 503."""
-    site = site_of(request)
-    try:
-        site.recent("ready", site.cluster.topic_names)
-    except (KBatchError, OSError) as error:
-        logger.warning("not ready: %s", error)
-        return PlainTextResponse("not ready\n", 503)
-    return PlainTextResponse("ready\n")
+    is_ready = site_of(request).is_ready()
+    return PlainTextResponse("ready\n" if is_ready else "not ready\n", 200 if is_ready else 503)
 
 
 def metrics(request: Request) -> Response:
@@ -97,6 +99,13 @@ def _error(request: Request, error: Exception) -> Response:
     if status == 500:
         logger.warning("%s cannot be shown: %s", request.url.path, error)
     return _sentence(request, status, str(error))
+
+
+def _unexpected(_request: Request, _error: Exception) -> Response:
+    """Answer after an error of ours, which the log shows; outside of all middleware."""
+    return PlainTextResponse(
+        "This page failed by a fault of kbatch, which the log of its process shows.\n", 500, HEADERS
+    )
 
 
 def _sentence(request: Request, status: int, sentence: str) -> Response:
