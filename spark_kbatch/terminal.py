@@ -23,7 +23,6 @@ import logging
 import os
 import re
 import sys
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -148,9 +147,8 @@ class JsonLogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the log record as JSON."""
-        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         shown = {
-            "time": time.replace("+00:00", "Z"),
+            "time": iso_time(int(record.created * 1000)),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
