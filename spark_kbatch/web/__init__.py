@@ -5,6 +5,7 @@
     access      who may look: tokens, hosts, and the headers that keep a page's text text
     serving     the HTTP server, in a thread
     topics      pages of topics, of one topic and its partitions
+    records     pages of a topic's records, and of one record
 
 Pages are made on the server, and have no scripts. They read a place by its public `Cluster`, change nothing, and never
 take more than a bounded part of what there is. Loaded only by those commands: the extra `ui` brings Starlette, Jinja2
