@@ -203,14 +203,16 @@ def _part(
     while low < high and found.num_rows < count and not is_stuck:
         if size >= max_bytes and (low, high) != limits[1:]:
             break
-        left, width = max(max_bytes - size, 1), min(width, high - low)
+        most = left = max(max_bytes - size, 1)
+        width = min(width, high - low)
         if newest:
-            # Half of the bytes are for fewer of its records, should they be larger.
-            left = max(left // 2, 1)
-            about = bytes_between(high - width, high) or width * _BYTES_PER_OFFSET
+            about = bytes_between(high - width, high)
+            # Where nothing tells, half of the bytes are for fewer of its records, should they be larger.
+            left, most = (left, 2 * left) if about else (left // 2, left // 2)
+            about = about or width * _BYTES_PER_OFFSET
             width = max(width * min(left, about) // about, 1)
         start = high - width if newest else low
-        one = read(OffsetRange(tp, start, start + width), left)
+        one = read(OffsetRange(tp, start, start + width), most)
         size, error, reached = size + one.size_in_bytes, error or one.error, one.range.end
         if newest and start < reached < high:  # what comes after that is wanted first
             width = high - reached if one.error else max((reached - start) // 2, 1)
