@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 COUNT_MAX = 10_000
 _DECOMPRESSED_MAX = 64 << 20  # of one batch
 _DECODED_PER_BYTE = 8  # so many decoded bytes count as one that is read
-_FIRST_FETCH_BYTES = 64 << 10
+_FIRST_FETCH_BYTES, _FETCH_BYTES_MAX = 64 << 10, 1 << 20
 _FIRST_OFFSETS = 4096  # of a window, where not every record is wanted
 _BYTES_PER_OFFSET = 1024  # is guessed where nothing tells
 _WIDER = 4  # is each window than the one before
@@ -80,7 +80,7 @@ class _BoundedFetcher:
         read, edges = self._fetcher.fetch(topic_partition, asked)
         self._nothing = read._replace(batches=[]), edges
         self.size_in_bytes += len(read.data)
-        self._next_bytes *= 2
+        self._next_bytes = min(2 * self._next_bytes, _FETCH_BYTES_MAX)
         self.next_offset = read.batches[-1][1].next_offset if read.batches else asked.offset
         return read, edges
 

@@ -159,9 +159,11 @@ def _found(
     if start is not None and time:
         raise ConfigError("time and offset are both given; both say where to start: give one")
     chosen, count = _partitions(asked, every), asked["count"]
+    looked_at = chosen[:PARTITIONS_READ]
+    rest = [n for n in (chosen if len(chosen) > PARTITIONS_READ else every) if n > looked_at[-1]]
     found = site.cluster.peek(
         topic,
-        partitions=chosen[:PARTITIONS_READ],
+        partitions=looked_at,
         start=_moment(time) if time else start,
         end="latest" if before is None else before,
         count=int(count) if count in map(str, COUNTS) else COUNTS[0],
@@ -178,7 +180,9 @@ def _found(
         "found": found,
         "names": names,
         "records": shown,
-        "others": ",".join(map(str, chosen[PARTITIONS_READ:][:PARTITIONS_READ])),
+        "others": ",".join(map(str, rest[:PARTITIONS_READ]))
+        if len(looked_at) == PARTITIONS_READ
+        else "",
         "older": found.has_older and there | {"before": _bounds(found, "start")},
         "newer": found.has_newer and there | {"offset": _bounds(found, "end")},
     }
