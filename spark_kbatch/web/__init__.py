@@ -6,6 +6,7 @@
     serving     the HTTP server, in a thread
     topics      pages of topics, of one topic and its partitions
     storage     pages of log dirs, replicas and garbage; of a bucket's ledger; of brokers
+    records     pages of a topic's records, and of one record
     metrics     what Prometheus scrapes: names, values, and how seldom they are looked up
 
 Pages are made on the server, and have no scripts. They read a place by its public `Cluster`, change nothing, and never

@@ -17,9 +17,10 @@ from spark_kbatch.errors import (
     KBatchError,
     OffsetOutOfRangeError,
     RetriableError,
+    SchemaRegistryError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.web import storage, topics
+from spark_kbatch.web import records, storage, topics
 from spark_kbatch.web.access import HEADERS, Access, AccessMiddleware
 from spark_kbatch.web.site import Site, site_of
 
@@ -32,6 +33,7 @@ _STYLE = Path(__file__).parent / "templates" / "style.css"
 _STATUS = (
     (UnknownTopicOrPartitionError, 404),
     (OffsetOutOfRangeError, 404),
+    (SchemaRegistryError, 400),
     (RetriableError, 503),
     (ConfigError, 400),
 )  # of errors; 500 for others
@@ -48,6 +50,7 @@ def application(site: Site, access: Access) -> Starlette:
             Route("/style.css", style),
             *topics.ROUTES,
             *storage.ROUTES,
+            *records.ROUTES,
         ],
         middleware=[Middleware(AccessMiddleware, access=access)],
         exception_handlers={

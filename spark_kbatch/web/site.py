@@ -14,7 +14,6 @@ from starlette.responses import HTMLResponse
 
 from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.opening.stores import store_of
 from spark_kbatch.terminal import counted, iso_time, visible
 from spark_kbatch.web.metrics import Exposition
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from spark_kbatch import Cluster, Server
-    from spark_kbatch.bucket.maintenance import LedgerDescription
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +38,18 @@ class Site:
     Args:
         cluster: the place.
         server: that serves the place to Kafka's clients from this process; None if none does.
+        registry: options of the schema registry that values are read with; None without one.
     """
 
-    def __init__(self, cluster: Cluster, server: Server | None = None) -> None:
-        self.cluster, self.server = cluster, server
+    def __init__(
+        self,
+        cluster: Cluster,
+        server: Server | None = None,
+        registry: Mapping[str, str] | None = None,
+    ) -> None:
+        self.cluster, self.server, self.registry = cluster, server, registry or None
         self.menu = [("/", "Topics")]  # addresses and names of pages that each page leads to
-        self.exposition = Exposition(cluster, server=server, ledger=_ledger_of(cluster))
+        self.exposition = Exposition(cluster, server=server)
         self._mutex = threading.Lock()  # guards _found, and not what is in it
         self._found: dict[str, _Once] = {}
         self._looking = threading.Lock()  # held while one visitor sees whether the place is ready
@@ -103,16 +107,6 @@ class Site:
             finally:
                 self._looking.release()
         return self._is_ready
-
-
-def _ledger_of(cluster: Cluster) -> Callable[[], LedgerDescription] | None:
-    """Return what describes the ledger of a bucket; None for all other places."""
-    ledger = store_of(cluster).ledger
-    if ledger is None:
-        return None
-    from spark_kbatch.bucket.maintenance import describe_ledger  # noqa: PLC0415  only for a bucket
-
-    return lambda: describe_ledger(ledger)
 
 
 class _Once:
