@@ -110,8 +110,19 @@ class Commit(NamedTuple):
 class CommitHistory(Protocol):
     """The history of a place's commits."""
 
-    def read(self, topic: str | None = None) -> Iterator[Commit]:
-        """Yield the commits, or only those that touched a topic, newest first."""
+    def read(
+        self, topic: str | None = None, start: int = 0, end: int | None = None
+    ) -> Iterator[Commit]:
+        """Yield the commits, or only those that touched a topic, newest first.
+
+        Args:
+            topic: which they touched.
+            start: the first number to look at.
+            end: the number to stop before; None for all that there are.
+        """
+
+    def next_number(self) -> int:
+        """Return a number above those of all commits, and not above that of the next one."""
 
     def first_number(self) -> int:
         """Return the number of the oldest commit that is kept, or of the next one if there is none."""
