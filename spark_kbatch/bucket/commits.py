@@ -116,9 +116,9 @@ class _Walk:
             for number in sorted(of_topic)[-len(content.first_offsets) :]:
                 del of_topic[number]
         elif isinstance(content, LedgerCommit):
-            for topic_id, of_topic in content.starts.items():
+            for topic_id, starts in content.starts.items():
                 # Where nothing is known of a partition, it ends at its start, or after it.
-                self._ends[topic_id] = {**of_topic, **self._ends.get(topic_id, {})}
+                self._ends[topic_id] = {**starts, **self._ends.get(topic_id, {})}
             for topic_id, stretches in content.stretches.items():
                 self._ends.setdefault(topic_id, {}).update(
                     {one.partition: one.next_offset for one in stretches}

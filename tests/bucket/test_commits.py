@@ -111,7 +111,9 @@ def test_a_part_of_it_reads_no_later_entries(tmp_path: Path) -> None:
             assert not [*place.history(start=place.next_commit())]
             assert not [*place.history(end=0)]
 
-        assert [*folder.history(start=1, end=2)] == [of_folder[-2]]  # its ends are known in a folder
+        assert [*folder.history(start=1, end=2)] == [
+            of_folder[-2]
+        ]  # its ends are known in a folder
         objects.taken()
         (overwriting,) = bucket.history(start=numbers[0], end=numbers[0] + 1)
         assert overwriting == found[0]  # the newest
