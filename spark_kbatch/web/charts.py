@@ -95,7 +95,8 @@ def line_chart(
         [_time(at), *("not known" if math.isnan(value) else shown(value) for value in values)]
         for at, *values in zip(times_ms, *lines.values(), strict=True)
     ]
-    summary = f"{_span(left, right)}; at most {shown(max(known))}, at last {shown(known[-1])}."
+    summary = f"{_span(left, right)}; at most {shown(max(known))}"
+    summary += f", at last {shown(known[-1])}." if len(lines) == 1 else "."
     headings = ["Time (UTC)", *map(visible, lines)]
     return Chart(
         name, title, summary, found, (), labels.texts, _times(left, right), [headings, *rows]

@@ -159,12 +159,10 @@ def number_shown(number: float) -> str:
 
 
 def rate_shown(rate: float) -> str:
-    """Return how much there is in a second; nothing if that is not known."""
-    return (
-        ""
-        if math.isnan(rate)
-        else f"{rate:,.{0 if rate >= 100 or rate == 0 else 1 if rate >= 1 else 3}f}"
-    )
+    """Return how much there is in a second, with decimals only if it is little; nothing if that is not known."""
+    if math.isnan(rate):
+        return ""
+    return f"{rate:,.{0 if rate >= 10 or rate == int(rate) else 1 if rate >= 1 else 3}f}"
 
 
 def age_shown(age_ms: int) -> str:
