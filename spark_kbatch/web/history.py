@@ -41,10 +41,10 @@ _Values = dict[tuple[str, str], float]
 
 
 class Series(NamedTuple):
-    """Values at times of day; NaN where not known."""
+    """Values at times of day, by the name of what they are of; NaN where not known."""
 
     times_ms: list[int]
-    values: list[float]
+    lines: dict[str, list[float]]
 
 
 class History:
@@ -89,19 +89,18 @@ class History:
         if unseen_ms > _UNSEEN_AFTER_MS:
             self._wake.set()
 
-    def series(self, kind: str, name: str = WHOLE) -> Series:
-        """Return what is known over time of a topic, of all of them, or of a group; the oldest value first."""
+    def series(self, kind: str, *names: str) -> Series:
+        """Return what is known over time of topics, of all of them, or of groups; the oldest value first."""
         with self._mutex:
-            found = self._series.get((kind, name))
-            if found is None:
-                return Series([], [])
             taken = np.arange(max(0, self._taken - SAMPLES), self._taken) % SAMPLES
-            return Series(self._times_ms[taken].tolist(), found[taken].tolist())
+            found = {name: self._series.get((kind, name)) for name in names}
+            lines = {name: one[taken].tolist() for name, one in found.items() if one is not None}
+            return Series(self._times_ms[taken].tolist(), lines)
 
     def latest(self, kind: str, name: str = WHOLE) -> float:
         """Return the mean of the last few samples; NaN if nothing is known."""
-        values = self.series(kind, name).values[-_LATEST:]
-        known = [value for value in values if not math.isnan(value)]
+        values = self.series(kind, name).lines.get(name, [])
+        known = [value for value in values[-_LATEST:] if not math.isnan(value)]
         return sum(known) / len(known) if known else math.nan
 
     def pause_s(self, took_s: float) -> float:
@@ -122,10 +121,11 @@ class History:
                 self._failed.add(what)
         with self._mutex:
             slot = self._taken % SAMPLES
-            if slot == 0:  # Those that are gone since the last round make room.
-                self._series = {key: one for key, one in self._series.items() if not np.isnan(one).all()}  # fmt: skip
             for one in self._series.values():
                 one[slot] = math.nan
+            if slot == 0:  # those that are gone since the last round make room
+                known = [key for key, one in self._series.items() if not np.isnan(one).all()]
+                self._series = {key: self._series[key] for key in known}
             for key, value in values.items():
                 if key in self._series or len(self._series) < _SERIES_MAX:
                     self._series.setdefault(key, np.full(SAMPLES, math.nan))[slot] = value

@@ -107,12 +107,15 @@ def _rows(cluster: Cluster, names: Sequence[str]) -> list[_Row]:
 
 def _rates(site: Site, name: str) -> list[Chart]:
     """Return charts of how fast a topic grows, or all of them; none before the second sample."""
-    times_ms, records = site.history.series(RECORDS, name)
-    _, sizes = site.history.series(BYTES, name)
-    found = [
-        line_chart("records", "Records written per second", times_ms, {"records": records}, rate_shown),
-        line_chart("bytes", "Growth of the size per second", times_ms, {"bytes": sizes}, size_shown, 1024),
-    ]  # fmt: skip
+    found = []
+    for kind, title, shown, unit in (
+        (RECORDS, "Records written per second", rate_shown, 1000),
+        (BYTES, "Growth of the size per second", size_shown, 1024),
+    ):
+        times_ms, lines = site.history.series(kind, name)
+        found.append(
+            line_chart(kind, title, times_ms, {kind: lines[name]} if lines else {}, shown, unit)
+        )
     return [one for one in found if one is not None]
 
 
