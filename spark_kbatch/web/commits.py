@@ -77,13 +77,15 @@ def commits(request: Request) -> Response:
 
 def commit(request: Request) -> Response:
     """Show one commit."""
-    site, number = site_of(request), whole_number(request.path_params["number"]) or 0
-    one = next(site.cluster.history(start=number, end=number + 1), None)
+    site, given = site_of(request), request.path_params["number"]
+    number = whole_number(given)
+    found = () if number is None else site.cluster.history(start=number, end=number + 1)
+    one = next(iter(found), None)
     if one is None:
-        sentence = f"There is no commit {request.path_params['number']}, or it is no longer kept."
+        sentence = f"There is no commit {given}, or it is no longer kept."
         return site.page(request, "error.html", 404, sentence=sentence)
     page = shown_page(request, sorted(one.ends), PARTITIONS_SHOWN)
     return site.page(request, "commit.html", commit=one, page=page)
 
 
-ROUTES = [Route("/commits", commits), Route("/commits/{number:int}", commit)]
+ROUTES = [Route("/commits", commits), Route("/commits/{number}", commit)]
