@@ -63,5 +63,5 @@ def _groups(site: Site) -> list[ConsumerGroup]:
 
 def _lag(site: Site, title: str, group_ids: Sequence[str]) -> Chart | None:
     """Return a chart of the lag of a few groups, as far as samples have it."""
-    times_ms, lines = site.history.series(LAG, *group_ids)
+    times_ms, lines = site.samples.series(LAG, *group_ids)
     return line_chart("lag", f"{title} over time, in records", times_ms, lines, number_shown)

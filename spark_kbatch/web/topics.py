@@ -33,7 +33,7 @@ PARTITIONS_LOOKED_UP = 32
 _TIMES_FRESH_S = 30.0
 
 
-class _Row(NamedTuple):
+class TopicRow(NamedTuple):
     """A topic in the list."""
 
     name: str
@@ -66,7 +66,7 @@ def topics(request: Request) -> Response:
         request, [name for name in names if wanted.lower() in name.lower()], TOPICS_SHOWN
     )
     rows = site.recent(f"topics {page.shown}", lambda: _rows(site.cluster, page.shown))
-    rates = {row.name: site.history.latest(RECORDS, row.name) for row in rows}
+    rates = {row.name: site.samples.latest(RECORDS, row.name) for row in rows}
     return site.page(
         request, "topics.html", rows=rows, rates=rates, page=page, wanted=wanted, internal=internal,
         charts=_rates(site, WHOLE),
@@ -98,11 +98,11 @@ def topic(request: Request) -> Response:
 ROUTES = [Route("/", topics), Route("/topics/{topic}", topic)]
 
 
-def _rows(cluster: Cluster, names: Sequence[str]) -> list[_Row]:
+def _rows(cluster: Cluster, names: Sequence[str]) -> list[TopicRow]:
     partitions: dict[str, list[PartitionInfo]] = {name: [] for name in names}
     for one in cluster.describe(names) if names else ():
         partitions[one.topic_partition.topic].append(one)
-    return [_Row(name, found) for name, found in partitions.items()]
+    return [TopicRow(name, found) for name, found in partitions.items()]
 
 
 def _rates(site: Site, name: str) -> list[Chart]:
@@ -112,7 +112,7 @@ def _rates(site: Site, name: str) -> list[Chart]:
         (RECORDS, "Records written per second", rate_shown, 1000),
         (BYTES, "Growth of the size per second", size_shown, 1024),
     ):
-        times_ms, lines = site.history.series(kind, name)
+        times_ms, lines = site.samples.series(kind, name)
         found.append(
             line_chart(kind, title, times_ms, {kind: lines[name]} if lines else {}, shown, unit)
         )
@@ -131,7 +131,7 @@ def _sides(partitions: Sequence[PartitionInfo]) -> list[Chart | None]:
     }
     return [
         bars("sides", "Records by partition", "Partition", records, number_shown),
-        bars("sizes", "Size by partition", "Partition", sizes, size_shown, 1024),
+        bars("sizes", "Size by partition", "Partition", sizes, size_shown, unit=1024),
     ]  # fmt: skip
 
 

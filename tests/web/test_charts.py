@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from spark_kbatch import Cluster
 from spark_kbatch.web import charts
-from spark_kbatch.web.charts import bars, line_chart, timeline
-from spark_kbatch.web.history import BYTES, RECORDS, History
+from spark_kbatch.web.charts import bars, line_chart
+from spark_kbatch.web.history import BYTES, RECORDS, Samples
 from spark_kbatch.web.serving import WebServer
 from spark_kbatch.web.site import Site, number_shown, rate_shown, size_shown
 from tests.support import builders
@@ -45,7 +45,7 @@ def visitor(site: Site) -> Iterator[Visitor]:
         yield Visitor(pages, None)
 
 
-class Sampled(History):
+class Sampled(Samples):
     """Samples that a test gives, one each 15 s."""
 
     def __init__(self, cluster: Cluster, *values: dict[tuple[str, str], float]) -> None:
@@ -68,7 +68,7 @@ def test_a_line_is_in_proportion_to_its_table_and_a_gap_is_a_gap(
     site: Site, visitor: Visitor
 ) -> None:
     rates = [10.0, 25.0, math.nan, 40.0, math.nan, 0.0, 5.0]
-    site.history = Sampled(site.cluster, *({(RECORDS, ""): rate} for rate in rates))
+    site.samples = Sampled(site.cluster, *({(RECORDS, ""): rate} for rate in rates))
 
     found = charts_in(visitor.get("/").text)["records"]
 
@@ -89,7 +89,7 @@ def test_a_line_is_in_proportion_to_its_table_and_a_gap_is_a_gap(
 
 def test_a_topic_has_its_own_rates(site: Site, visitor: Visitor) -> None:
     kinds = {(RECORDS, "events"): 2.0, (BYTES, "events"): 3 * 1024.0, (RECORDS, ""): 9.0}
-    site.history = Sampled(site.cluster, kinds, {**kinds, (RECORDS, "events"): 4.0})
+    site.samples = Sampled(site.cluster, kinds, {**kinds, (RECORDS, "events"): 4.0})
 
     found = charts_in(visitor.get("/topics/events").text)
 
@@ -101,7 +101,7 @@ def test_a_topic_has_its_own_rates(site: Site, visitor: Visitor) -> None:
 
 
 def test_there_is_no_chart_before_something_is_known(site: Site, visitor: Visitor) -> None:
-    site.history = Sampled(site.cluster, {})
+    site.samples = Sampled(site.cluster, {})
 
     assert charts_in(visitor.get("/").text) == {}
     (row,) = table(visitor.get("/").text, "Topic")
@@ -177,25 +177,24 @@ def test_one_value_is_a_dot_in_the_middle() -> None:
     chart = line_chart("x", "one", [START_MS], {"a": [7.0]}, number_shown)
 
     assert chart is not None
-    assert chart.lines[0].path.endswith("h0")
-    assert points(chart.lines[0].path) == [(500, 875)]
+    assert chart.lines["a"].endswith("h0")
+    assert points(chart.lines["a"]) == [(500, 875)]
     assert [tick.label for tick in chart.places] == ["2024-10-25 12:00:00"]
     alone = line_chart(
         "x", "one", [0, 1, 2, 3], {"a": [1.0, math.nan, 1.0, math.nan]}, number_shown
     )
     assert alone is not None
-    assert re.findall("h0", alone.lines[0].path) == ["h0", "h0"]
+    assert re.findall("h0", alone.lines["a"]) == ["h0", "h0"]
 
 
 def test_charts_of_nothing_are_none() -> None:
     assert line_chart("x", "none", [], {}, number_shown) is None
     assert line_chart("x", "none", [1], {"a": [math.nan]}, number_shown) is None
     assert bars("x", "none", "Partition", {}, number_shown) is None
-    assert timeline("x", "none", [], number_shown) is None
 
 
 def test_events_at_one_moment_stand_in_the_middle() -> None:
-    chart = timeline("x", "now", [(5, "a", 1.0), (5, "b", 2.0)], number_shown)
+    chart = bars("x", "now", "Commit", {"a": 1.0, "b": 2.0}, number_shown, times_ms=[5, 5])
 
     assert chart is not None
     assert [(bar.x, bar.height) for bar in chart.bars] == [(497, 500), (497, 1000)]
@@ -205,13 +204,13 @@ def test_events_at_one_moment_stand_in_the_middle() -> None:
 def test_an_axis_reaches_its_largest_value_in_at_most_four_round_steps(
     largest: float, unit: int
 ) -> None:
-    axis = charts._axis(largest, unit, repr)
+    end, texts = charts._axis(largest, unit, repr)
 
-    steps = len(axis.texts) - 1
+    steps = len(texts) - 1
     assert 1 <= steps <= 4
-    assert axis.end >= largest * (1 - 1e-6)
-    assert largest == 0 or axis.end <= largest * 2.5 or steps == 1
-    step = axis.end / steps
+    assert end >= largest * (1 - 1e-6)
+    assert largest == 0 or end <= largest * 2.5 or steps == 1
+    step = end / steps
     scale = unit ** round(math.log(step, unit)) if unit == 1024 and step >= 1 else 1
     digits = f"{step / scale:.6e}" if unit == 1000 else ""
     assert unit == 1024 or digits[:8] in ("1.000000", "2.000000", "5.000000")

@@ -119,12 +119,12 @@ def test_lag_over_time_is_drawn_for_the_groups_that_are_furthest_behind(tmp_path
         site = Site(cluster)
         with WebServer(site, "127.0.0.1", 0, token=None) as pages:
             visitor = Visitor(pages, None)
-            site.history.sample()
+            site.samples.sample()
             cluster.alter_group_offsets("g0", {("events", 0): 30})
-            site.history.sample()
+            site.samples.sample()
             of_all = charts(visitor.get("/groups").text)["lag"]
             of_one = charts(visitor.get("/groups/group?id=g1").text)["lag"]
-            expected = site.history.series(LAG, "g0").lines["g0"]
+            expected = site.samples.series(LAG, "g0").lines["g0"]
 
     assert list(of_all.lines) == ["g1", "g2", "g3", "g4"]  # g0 has caught up
     assert of_all.table[1][1:] == ["25", "20", "15", "10"]
@@ -166,12 +166,12 @@ def test_groups_of_a_bucket_cost_no_more_than_its_news() -> None:
     with a_bucket(objects, "events") as cluster:
         cluster.alter_group_offsets("g", {("events", 0): 0})
         site = Site(cluster)
-        site.history.sample()
+        site.samples.sample()
         objects.taken()
-        site.history.sample()
+        site.samples.sample()
         of_a_sample = objects.taken()
         with WebServer(site, "127.0.0.1", 0, token=None) as pages:
-            site.history.close()
+            site.samples.close()
             objects.taken()
             Visitor(pages, None).get("/groups")
             of_a_look = objects.taken()
