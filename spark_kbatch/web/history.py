@@ -15,7 +15,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,13 +37,6 @@ _COST = 100  # times what a sample takes is the least time to the next
 _ENDS_WITHIN_S = 5.0
 
 _Values = dict[tuple[str, str], float]
-
-
-class Series(NamedTuple):
-    """Values at times of day, by the name of what they are of; NaN where not known."""
-
-    times_ms: list[int]
-    lines: dict[str, list[float]]
 
 
 class Samples:
@@ -79,17 +72,21 @@ class Samples:
         if self._thread.ident is not None:
             self._thread.join(_ENDS_WITHIN_S)
 
-    def series(self, kind: str, *names: str) -> Series:
-        """Return what is known over time of topics, of all of them, or of groups; the oldest value first."""
+    def series(self, kind: str, *names: str) -> tuple[list[int], dict[str, list[float]]]:
+        """Return what is known over time of topics, of all of them, or of groups.
+
+        Returns:
+            Times of day in ms, ascending, and values at these times, by name; NaN where not known.
+        """
         with self._mutex:
             taken = np.arange(max(0, self._taken - SAMPLES), self._taken) % SAMPLES
             found = {name: self._series.get((kind, name)) for name in names}
             lines = {name: one[taken].tolist() for name, one in found.items() if one is not None}
-            return Series(self._times_ms[taken].tolist(), lines)
+            return self._times_ms[taken].tolist(), lines
 
     def latest(self, kind: str, name: str = WHOLE) -> float:
         """Return the mean of the last few samples; NaN if nothing is known."""
-        values = self.series(kind, name).lines.get(name, [])
+        values = self.series(kind, name)[1].get(name, [])
         known = [value for value in values[-_LATEST:] if not math.isnan(value)]
         return sum(known) / len(known) if known else math.nan
 

@@ -124,7 +124,7 @@ def test_lag_over_time_is_drawn_for_the_groups_that_are_furthest_behind(tmp_path
             site.samples.sample()
             of_all = charts(visitor.get("/groups").text)["lag"]
             of_one = charts(visitor.get("/groups/group?id=g1").text)["lag"]
-            expected = site.samples.series(LAG, "g0").lines["g0"]
+            expected = site.samples.series(LAG, "g0")[1]["g0"]
 
     assert list(of_all.lines) == ["g1", "g2", "g3", "g4"]  # g0 has caught up
     assert of_all.table[1][1:] == ["25", "20", "15", "10"]

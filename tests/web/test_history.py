@@ -86,7 +86,7 @@ def after(place: Place, samples: Samples) -> Callable[..., None]:
 
 
 def values(samples: Samples, kind: str, name: str = "") -> list[float | None]:
-    found = samples.series(kind, name).lines.get(name, [])
+    found = samples.series(kind, name)[1].get(name, [])
     return [None if math.isnan(one) else one for one in found]
 
 
@@ -102,7 +102,7 @@ def test_a_rate_is_what_came_since_the_sample_before(
     assert values(samples, RECORDS)[-2:] == [2, 4]
     assert values(samples, BYTES, "a")[-2:] == [40, 10]
     assert values(samples, BYTES)[-2:] == [40, 30]
-    times = samples.series(RECORDS, "a").times_ms
+    times = samples.series(RECORDS, "a")[0]
     assert [later - times[0] for later in times] == [0, 15_000, 45_000]
     assert samples.latest(RECORDS, "a") == 2
     assert samples.latest(RECORDS) == 3
@@ -205,7 +205,7 @@ def test_only_the_last_samples_are_kept_and_what_is_gone_makes_room(
         place.lags["new"] = number
         after(1)
     assert values(samples, LAG, "new") == [*range(SAMPLES)]
-    times = samples.series(LAG).times_ms
+    times = samples.series(LAG)[0]
     assert len(times) == SAMPLES
     assert times == sorted(times)
 
