@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse
 from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.terminal import counted, iso_time, visible
 from spark_kbatch.web.history import Samples
+from spark_kbatch.web.metrics import Exposition
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -46,6 +47,7 @@ class Site:
             (f"/{part}", part.title()) for part in ("groups", "commits") if cluster.has(part)
         ]
         self.samples = Samples(cluster, _SAMPLED_EVERY_S if self.is_local else _FAR_SAMPLED_EVERY_S)
+        self.exposition = Exposition(cluster, server=server)
         self._mutex = threading.Lock()  # guards _found, and not what is in it
         self._found: dict[str, _Once] = {}
         self._templates = jinja2.Environment(
