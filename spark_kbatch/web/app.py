@@ -14,13 +14,14 @@ from starlette.routing import Route
 
 from spark_kbatch.errors import (
     ConfigError,
+    GroupIdNotFoundError,
     KBatchError,
     OffsetOutOfRangeError,
     RetriableError,
     SchemaRegistryError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.web import records, storage, topics
+from spark_kbatch.web import commits, groups, records, storage, topics
 from spark_kbatch.web.access import HEADERS, Access, AccessMiddleware
 from spark_kbatch.web.site import Site, site_of
 
@@ -34,6 +35,7 @@ _STATUS = (
     (UnknownTopicOrPartitionError, 404),
     (OffsetOutOfRangeError, 404),
     (SchemaRegistryError, 400),
+    (GroupIdNotFoundError, 404),
     (RetriableError, 503),
     (ConfigError, 400),
 )  # of errors; 500 for others
@@ -51,6 +53,8 @@ def application(site: Site, access: Access) -> Starlette:
             *topics.ROUTES,
             *storage.ROUTES,
             *records.ROUTES,
+            *groups.ROUTES,
+            *commits.ROUTES,
         ],
         middleware=[Middleware(AccessMiddleware, access=access)],
         exception_handlers={
