@@ -14,12 +14,13 @@ from starlette.routing import Route
 
 from spark_kbatch.errors import (
     ConfigError,
+    GroupIdNotFoundError,
     KBatchError,
     OffsetOutOfRangeError,
     RetriableError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.web import topics
+from spark_kbatch.web import commits, groups, topics
 from spark_kbatch.web.access import Access, AccessMiddleware
 from spark_kbatch.web.site import Site, site_of
 
@@ -32,6 +33,7 @@ _STYLE = Path(__file__).parent / "templates" / "style.css"
 _STATUS = (
     (UnknownTopicOrPartitionError, 404),
     (OffsetOutOfRangeError, 404),
+    (GroupIdNotFoundError, 404),
     (RetriableError, 503),
     (ConfigError, 400),
 )  # of errors; 500 for others
@@ -45,6 +47,8 @@ def application(site: Site, access: Access) -> Starlette:
             Route("/ready", ready),
             Route("/style.css", style),
             *topics.ROUTES,
+            *groups.ROUTES,
+            *commits.ROUTES,
         ],
         middleware=[Middleware(AccessMiddleware, access=access)],
         exception_handlers={HTTPException: _http_error, KBatchError: _error, OSError: _error},

@@ -29,7 +29,7 @@ class WebServer:
     def __init__(
         self, site: Site, host: str, port: int, *, token: str | None, hosts: Iterable[str] = ()
     ) -> None:
-        """Start the server.
+        """Start the server, and the samples of its site, which end with it.
 
         Args:
             site: what it shows.
@@ -60,6 +60,8 @@ class WebServer:
                 timeout_graceful_shutdown=int(_ENDS_WITHIN_S),
             )
         )
+        self._history = site.history
+        self._history.start()
         sock.listen()
         self._thread = threading.Thread(
             target=self._server.run, args=([sock],), name="kbatch-web", daemon=True
@@ -85,5 +87,6 @@ class WebServer:
 
     def close(self) -> None:
         """End: accept no more requests, and answer those in progress for some seconds. May be called again."""
+        self._history.close()
         self._server.should_exit = True
         self._thread.join(2 * _ENDS_WITHIN_S)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlencode
 
 import jinja2
@@ -13,14 +14,17 @@ from starlette.responses import HTMLResponse
 
 from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.terminal import counted, iso_time, visible
+from spark_kbatch.web.history import History
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from spark_kbatch import Cluster, Server
 
+_SAMPLED_EVERY_S, _FAR_SAMPLED_EVERY_S = 15.0, 60.0  # the second of a place over the network
 _FRESH_S = 2.0  # what was found is shown again for this long
 _KEPT_MAX = 64
+_DIGITS_MAX = 19  # of a number in an address, which then is below 2**63
 _STEP = 1024
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -38,6 +42,10 @@ class Site:
     def __init__(self, cluster: Cluster, server: Server | None = None) -> None:
         self.cluster, self.server = cluster, server
         self.menu = [("/", "Topics")]  # addresses and names of pages that each page leads to
+        self.menu += [
+            (f"/{part}", part.title()) for part in ("groups", "commits") if cluster.has(part)
+        ]
+        self.history = History(cluster, _SAMPLED_EVERY_S if self.is_local else _FAR_SAMPLED_EVERY_S)
         self._mutex = threading.Lock()  # guards _found, and not what is in it
         self._found: dict[str, _Once] = {}
         self._templates = jinja2.Environment(
@@ -50,6 +58,7 @@ class Site:
         self._templates.filters |= {
             "bytes": size_shown,
             "number": lambda number: f"{number:,}",
+            "rate": rate_shown,
             "time": lambda ms: iso_time(ms) or "",
             "ago": lambda ms: age_shown(now_ms() - ms),
             "visible": visible,
@@ -57,10 +66,16 @@ class Site:
         }
         self._templates.globals |= {"site": self, "link": link}
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the place is files of this machine, at which a look costs little."""
+        return Path(self.cluster.address).is_absolute()
+
     def page(
         self, request: Request, template: str, status: int = 200, /, **values: Any
     ) -> HTMLResponse:
         """Return a page made by a template, which gets the request's path and parameters too."""
+        self.history.look()
         made = self._templates.get_template(template)
         asked = {"path": request.url.path, "asked": dict(request.query_params)}
         return HTMLResponse(made.render(asked | values), status)
@@ -101,8 +116,33 @@ def site_of(request: Request) -> Site:
 def link(path: str, asked: Mapping[str, object] | None = None, /, **changes: object) -> str:
     """Return an address within the site: a path with parameters, without those that are None or empty."""
     merged = {**(asked or {}), **changes}
-    query = urlencode({key: value for key, value in merged.items() if value not in (None, "")})
+    query = urlencode(
+        {key: value for key, value in merged.items() if value not in (None, "")},
+        errors="surrogatepass",
+    )
     return f"{path}?{query}" if query else path
+
+
+class Page(NamedTuple):
+    """A part of many things, as a page shows it."""
+
+    shown: Sequence[Any]
+    number: int  # from 1
+    pages: int  # how many there are
+    total: int  # of things
+
+
+def shown_page(request: Request, every: Sequence[Any], size: int) -> Page:
+    """Return that part of many things that a request asks for by the number of a page, or the nearest there is."""
+    count = max(1, -(-len(every) // size))
+    number = min(max(whole_number(request.query_params.get("page", "")) or 1, 1), count)
+    return Page(every[(number - 1) * size : number * size], number, count, len(every))
+
+
+def whole_number(given: object) -> int | None:
+    """Return a number that a request has in its address; None if that is none, or out of any range."""
+    text = str(given)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < _DIGITS_MAX else None
 
 
 def size_shown(size_in_bytes: float) -> str:
@@ -111,6 +151,18 @@ def size_shown(size_in_bytes: float) -> str:
     while size_in_bytes >= _STEP and unit < len(_UNITS) - 1:
         size_in_bytes, unit = size_in_bytes / _STEP, unit + 1
     return f"{size_in_bytes:.0f} B" if not unit else f"{size_in_bytes:.1f} {_UNITS[unit]}"
+
+
+def number_shown(number: float) -> str:
+    """Return a number, with a decimal only if it is not whole."""
+    return f"{number:,.{0 if number == int(number) else 1}f}"
+
+
+def rate_shown(rate: float) -> str:
+    """Return how much there is in a second, with decimals only if it is little; nothing if that is not known."""
+    if math.isnan(rate):
+        return ""
+    return f"{rate:,.{0 if rate >= 10 or rate == int(rate) else 1 if rate >= 1 else 3}f}"
 
 
 def age_shown(age_ms: int) -> str:
