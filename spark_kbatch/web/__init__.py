@@ -1,4 +1,4 @@
-"""The pages of `kbatch ui` and of `kbatch serve --http`: a place of topics, to look at in a browser.
+"""The pages of `kbatch ui` and of `kbatch serve --http`, and what Prometheus scrapes there.
 
     app         the application: its routes, and what it answers when something fails
     site        what all pages share: the cluster, templates, and what was found a moment ago
@@ -9,6 +9,8 @@
     commits     pages of the commits of Spark jobs
     history     samples over time of how fast topics grow, and how far groups are behind
     charts      the geometry of charts, which templates draw as SVG
+    storage     pages of log dirs, replicas and garbage; of a bucket's ledger; of brokers
+    metrics     what Prometheus scrapes: names, values, and how seldom they are looked up
 
 Pages are made on the server, and have no scripts. They read a place by its public `Cluster`, change nothing, and never
 take more than a bounded part of what there is. Loaded only by those commands: the extra `ui` brings Starlette, Jinja2

@@ -20,7 +20,7 @@ from spark_kbatch.errors import (
     RetriableError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.web import commits, groups, topics
+from spark_kbatch.web import commits, groups, storage, topics
 from spark_kbatch.web.access import Access, AccessMiddleware
 from spark_kbatch.web.site import Site, site_of
 
@@ -41,14 +41,17 @@ _STATUS = (
 
 def application(site: Site, access: Access) -> Starlette:
     """Return the ASGI application that shows a site to those who have access."""
+    site.menu += storage.menu_of(site.cluster)
     app = Starlette(
         routes=[
             Route("/health", health),
             Route("/ready", ready),
+            Route("/metrics", metrics),
             Route("/style.css", style),
             *topics.ROUTES,
             *groups.ROUTES,
             *commits.ROUTES,
+            *storage.ROUTES,
         ],
         middleware=[Middleware(AccessMiddleware, access=access)],
         exception_handlers={HTTPException: _http_error, KBatchError: _error, OSError: _error},
@@ -71,6 +74,16 @@ def ready(request: Request) -> Response:
         logger.warning("not ready: %s", error)
         return PlainTextResponse("not ready\n", 503)
     return PlainTextResponse("ready\n")
+
+
+def metrics(request: Request) -> Response:
+    """Answer with what Prometheus scrapes, as text if the place cannot be looked at."""
+    try:
+        content_type, text = site_of(request).exposition.text()
+    except (KBatchError, OSError) as error:
+        logger.warning("no metrics: %s", error)
+        return PlainTextResponse(f"{error}\n", 503)
+    return Response(text, media_type=content_type)
 
 
 def style(_request: Request) -> Response:

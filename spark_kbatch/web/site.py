@@ -13,13 +13,16 @@ import jinja2
 from starlette.responses import HTMLResponse
 
 from spark_kbatch.clock import monotonic_s, now_ms
+from spark_kbatch.opening.stores import store_of
 from spark_kbatch.terminal import counted, iso_time, visible
 from spark_kbatch.web.history import History
+from spark_kbatch.web.metrics import Exposition
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from spark_kbatch import Cluster, Server
+    from spark_kbatch.bucket.maintenance import LedgerDescription
 
 _SAMPLED_EVERY_S, _FAR_SAMPLED_EVERY_S = 15.0, 60.0  # the second of a place over the network
 _FRESH_S = 2.0  # what was found is shown again for this long
@@ -46,6 +49,7 @@ class Site:
             (f"/{part}", part.title()) for part in ("groups", "commits") if cluster.has(part)
         ]
         self.history = History(cluster, _SAMPLED_EVERY_S if self.is_local else _FAR_SAMPLED_EVERY_S)
+        self.exposition = Exposition(cluster, server=server, ledger=_ledger_of(cluster))
         self._mutex = threading.Lock()  # guards _found, and not what is in it
         self._found: dict[str, _Once] = {}
         self._templates = jinja2.Environment(
@@ -90,6 +94,16 @@ class Site:
                 self._found.pop(next(iter(self._found)))
             once = self._found.setdefault(name, _Once())
         return cast("_Found", once.found(find, fresh_s))
+
+
+def _ledger_of(cluster: Cluster) -> Callable[[], LedgerDescription] | None:
+    """Return what describes the ledger of a bucket; None for all other places."""
+    ledger = store_of(cluster).ledger
+    if ledger is None:
+        return None
+    from spark_kbatch.bucket.maintenance import describe_ledger  # noqa: PLC0415  only for a bucket
+
+    return lambda: describe_ledger(ledger)
 
 
 class _Once:

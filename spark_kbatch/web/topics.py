@@ -33,7 +33,7 @@ PARTITIONS_LOOKED_UP = 32
 _TIMES_FRESH_S = 30.0
 
 
-class _Row(NamedTuple):
+class _TopicRow(NamedTuple):
     """A topic in the list."""
 
     name: str
@@ -98,11 +98,11 @@ def topic(request: Request) -> Response:
 ROUTES = [Route("/", topics), Route("/topics/{topic}", topic)]
 
 
-def _rows(cluster: Cluster, names: Sequence[str]) -> list[_Row]:
+def _rows(cluster: Cluster, names: Sequence[str]) -> list[_TopicRow]:
     partitions: dict[str, list[PartitionInfo]] = {name: [] for name in names}
     for one in cluster.describe(names) if names else ():
         partitions[one.topic_partition.topic].append(one)
-    return [_Row(name, found) for name, found in partitions.items()]
+    return [_TopicRow(name, found) for name, found in partitions.items()]
 
 
 def _rates(site: Site, name: str) -> list[Chart]:
