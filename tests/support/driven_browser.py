@@ -24,6 +24,7 @@ _CUT = (_SUPPORT / "cut.js").read_text(encoding="utf-8")
 _SEEN = (_SUPPORT / "seen_of_a_page.js").read_text(encoding="utf-8")
 # Of addresses that differ in nothing but the values of their parameters.
 _ALIKE_MAX = 2
+_NAMES = {"id", "topic"}  # parameters that say what is shown, and not how
 _PAGES_MAX = 400
 _RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 
@@ -74,6 +75,7 @@ def walk(page: Page, start: str = "/") -> list[str]:
     for address in found:
         answer = page.goto(origin(page.url) + address)
         assert answer is not None
+        assert answer.status < 500, address
         if not answer.headers.get("content-type", "").startswith("text/html"):
             continue
         for target in page.evaluate(f"() => {{ {_SEEN}; return leadsTo(); }}"):
@@ -89,14 +91,16 @@ def one_of_each(addresses: Sequence[str]) -> list[str]:
     of_kind: dict[Any, str] = {}
     for address in sorted(addresses, key=lambda one: "/hostile" not in one):
         path, names = _kind(address)
-        parts = path.split("/")
-        of_kind.setdefault((*parts[:2], *parts[3:], names), address)
+        parts, bare = path.split("/"), tuple(name.partition("=")[0] for name in names)
+        of_kind.setdefault((*parts[:2], *parts[3:], bare), address)
     return sorted(of_kind.values())
 
 
 def _kind(address: str) -> tuple[str, tuple[str, ...]]:
     parts = urlsplit(address)
-    return parts.path, tuple(sorted(name for name, _ in parse_qsl(parts.query)))
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    names = sorted(f"{name}={value}" if name in _NAMES else name for name, value in given)
+    return parts.path, tuple(names)
 
 
 class Told(NamedTuple):

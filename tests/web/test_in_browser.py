@@ -132,6 +132,7 @@ def test_nothing_of_a_place_becomes_more_than_text(
         for address in walked.pages:
             answer = page.goto(walked.origin + address)
             assert answer is not None
+            assert answer.status in (200, 404), address
             # Chromium itself reports each page that it gets with a status of an error.
             told.console[:] = [
                 line for line in told.console
