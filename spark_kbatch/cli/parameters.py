@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from spark_kbatch.cli.output import iso_time_ms
 from spark_kbatch.model import INT_MAX, IsolationLevel
 from spark_kbatch.options import arguments
 from spark_kbatch.options.write import FOREIGN_ENDS, MAX_DECOMPRESSED_BATCH_BYTES
+from spark_kbatch.terminal import iso_time_ms
 
 logger = logging.getLogger(__name__)
 

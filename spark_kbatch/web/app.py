@@ -18,9 +18,10 @@ from spark_kbatch.errors import (
     KBatchError,
     OffsetOutOfRangeError,
     RetriableError,
+    SchemaRegistryError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.web import commits, groups, storage, topics
+from spark_kbatch.web import commits, groups, records, storage, topics
 from spark_kbatch.web.access import Access, AccessMiddleware
 from spark_kbatch.web.site import Site, site_of
 
@@ -34,6 +35,7 @@ _STATUS = (
     (UnknownTopicOrPartitionError, 404),
     (OffsetOutOfRangeError, 404),
     (GroupIdNotFoundError, 404),
+    (SchemaRegistryError, 400),
     (RetriableError, 503),
     (ConfigError, 400),
 )  # of errors; 500 for others
@@ -52,6 +54,7 @@ def application(site: Site, access: Access) -> Starlette:
             *groups.ROUTES,
             *commits.ROUTES,
             *storage.ROUTES,
+            *records.ROUTES,
         ],
         middleware=[Middleware(AccessMiddleware, access=access)],
         exception_handlers={HTTPException: _http_error, KBatchError: _error, OSError: _error},

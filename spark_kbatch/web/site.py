@@ -40,10 +40,16 @@ class Site:
     Args:
         cluster: the place.
         server: that serves the place to Kafka's clients from this process; None if none does.
+        registry: options of the schema registry that values are read with; None without one.
     """
 
-    def __init__(self, cluster: Cluster, server: Server | None = None) -> None:
-        self.cluster, self.server = cluster, server
+    def __init__(
+        self,
+        cluster: Cluster,
+        server: Server | None = None,
+        registry: Mapping[str, str] | None = None,
+    ) -> None:
+        self.cluster, self.server, self.registry = cluster, server, registry or None
         self.menu = [("/", "Topics")]  # addresses and names of pages that each page leads to
         self.menu += [
             (f"/{part}", part.title()) for part in ("groups", "commits") if cluster.has(part)
