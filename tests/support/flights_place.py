@@ -26,10 +26,10 @@ from spark_kbatch.web.history import History
 
 NOW = datetime.datetime(2014, 1, 1, 6, 0, tzinfo=datetime.UTC)
 TOPIC = demo.TOPIC
-SAMPLES = 120
+SAMPLES = 60
 GROUPS = {"departures-board": 4, "delays-by-carrier": 90}  # how far each falls behind, about
 _LAST_DAY = datetime.datetime(2013, 12, 31, 5, 0, tzinfo=datetime.UTC)
-_SAMPLED_EVERY = datetime.timedelta(seconds=15)
+_SAMPLED_EVERY = datetime.timedelta(seconds=30)
 _QUERY = "0b7f6f3e-6f0c-4d7b-9d2f-8a5c1e4b2a90"
 _HOUR = datetime.timedelta(hours=1)
 
@@ -58,8 +58,9 @@ def live(cluster: Cluster, history: History) -> None:
         for number in range(SAMPLES + 1):
             now = NOW - (SAMPLES - number) * _SAMPLED_EVERY
             with time_machine.travel(now):
-                part = pl.col("timestamp").is_between(*_of_day(number), closed="left")
-                if (rows := day.filter(part)).height:
+                part = pl.col("departs").is_between(*_of_day(number), closed="left")
+                rows = day.filter(part).drop("departs")
+                if rows.height:
                     producer.send_arrow(TOPIC, rows).result()
                 ends = {tp: at.offset for tp, at in cluster.list_offsets(dict.fromkeys(partitions, "latest")).items() if at}  # fmt: skip
                 for group, behind in GROUPS.items():
@@ -81,19 +82,20 @@ def _flights(archive: Path) -> pl.DataFrame:
     """Return the flights as the demo writes them, by hour of departure."""
     with zipfile.ZipFile(archive) as unpacker:
         csv = unpacker.read("flights.csv")
-    flights = pl.read_csv(csv, null_values="NA", try_parse_dates=True, infer_schema_length=None)
+    flights = pl.read_csv(csv, null_values="NA", try_parse_dates=True, infer_schema_length=1000)
     return flights.sort("time_hour").select(
         # The demo's rows without a tail number go to any partition; here each run is to be as the one before.
         key=pl.coalesce("tailnum", "carrier"),
         value=pl.struct(pl.exclude("time_hour"), pl.col("time_hour").dt.strftime("%Y-%m-%dT%H:%M:%SZ")).struct.json_encode(),
         timestamp=pl.col("time_hour").dt.replace_time_zone("UTC"),
+        departs=pl.col("time_hour").dt.replace_time_zone("UTC") + pl.duration(minutes="minute"),
     )  # fmt: skip
 
 
 def _commit(folder: Path, number: int, rows: pl.DataFrame) -> None:
     given = {"path": str(folder), "topic": TOPIC, "num.partitions": str(demo.PARTITIONS), "compression.type": "zstd"}  # fmt: skip
     job = begin_job(parse_write_options(given), is_micro_batch=True)
-    batches = rows.to_arrow().to_batches()
+    batches = rows.drop("departs").to_arrow().to_batches()
     staged = [job.stage(iter(batches), application_id="local-1388534400000", query_id=_QUERY)]
     job.commit_micro_batch(staged, number)
 
