@@ -80,7 +80,7 @@ def topic(request: Request) -> Response:
     found = site.recent(f"topic {name}", lambda: site.cluster.topic(name))
     (row,) = site.recent(f"topics {[name]}", lambda: _rows(site.cluster, [name]))
     page = shown_page(request, row.partitions, PARTITIONS_SHOWN)
-    charts = [*_sides(page.shown), *_rates(site, name)]
+    charts: list[Chart | None] = [*_rates(site, name)]
     if site.is_local and not row.errors and len(row.partitions) <= PARTITIONS_LOOKED_UP:
         span = span if span in SPANS_MS else next(iter(SPANS_MS))
         charts.append(
@@ -88,6 +88,7 @@ def topic(request: Request) -> Response:
         )  # fmt: skip
     if site.is_local and site.cluster.has("commits"):
         charts.append(chart_of(find_commits(site, None, name).commits))
+    charts += _sides(page.shown)
     return site.page(
         request, "topic.html", topic=found, row=row, page=page, charts=charts, span=span, spans=list(SPANS_MS),
         settings=_settings(found), replicas=site.recent(f"replicas {name}", lambda: _replicas(site.cluster, found)),
