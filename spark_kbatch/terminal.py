@@ -17,6 +17,7 @@ look for markup.
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 import logging
 import os
@@ -30,11 +31,28 @@ if TYPE_CHECKING:
 LOG_LEVEL = "KBATCH_LOG_LEVEL"  # of the environment: what is logged on stderr, where we say so
 
 NULL = r"\N"
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 _LINE_ENDS = str.maketrans("\t\n\r", "   ")
 _SHORT = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
 _NOT_PLAIN = re.compile(r"[^\x00-\x7e]")  # json.dumps escapes ASCII controls except DEL
 _BYTE_IN_TEXT = range(0xDC80, 0xDD00)  # what "surrogateescape" makes of a byte that is not UTF-8
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things with their noun, such as "2 topics"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def iso_time(timestamp_ms: int) -> str | None:
+    """Return a time in ms as ISO 8601 in UTC; as a number past year 9999, None for no time."""
+    if timestamp_ms == -1:
+        return None
+    try:
+        moment = EPOCH + datetime.timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return str(timestamp_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def visible(text: str) -> str:

@@ -42,6 +42,7 @@ LAYERS = (
     {"opening"},
     {"mirroring", "spark"},
     {ROOT, "functions"},
+    {"web"},
     {"cli", "testing"},
     {"__main__"},
 )
@@ -96,13 +97,14 @@ DOORS = {
     "wire": {
         "addresses", "answers", "backoff", "codec", "connection", "connections", "errors", "framing", "protocol", "records", "tls",
     },
-    "server": {"intercepts", "server"},
+    "server": {"intercepts", "listener", "server"},
     "cluster": {
         "catalog", "folder_store", "foreign_store", "group_records", "job", "offsets_store", "ownership", "parts", "transports",
     },
     "opening": {"cluster", "stores"},
     "spark": {"demo", "functions", "hadoop", "lag", "maintaining", "source"},
     "cli": {"main"},
+    "web": {"access", "metrics", "serving", "site"},
 }  # fmt: skip
 
 # What the faces import at run time, of rooms that are not their own: clusters are opened in one room.

@@ -18,9 +18,7 @@ from spark_kbatch.cli.output import (
     LOOK,
     Table,
     confirm,
-    counted,
     dry_run_option,
-    iso_time,
     print_json,
     print_line,
     progress_bar,
@@ -45,7 +43,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.options.object_store import StoreOptions, parse_store_options
 from spark_kbatch.options.paths import bucket_scheme
-from spark_kbatch.terminal import visible
+from spark_kbatch.terminal import counted, iso_time, visible
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.happenings import Happening, Happenings

@@ -11,13 +11,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from spark_kbatch.cli.output import (
-    counted,
-    iso_time,
-    print_json,
-    text_of,
-    whole_pipe,
-)
+from spark_kbatch.cli.output import print_json, text_of, whole_pipe
 from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.files import LinkedFiles
@@ -31,7 +25,7 @@ from spark_kbatch.record.header import (
     UNKNOWN_COUNT,
     BatchHeader,
 )
-from spark_kbatch.terminal import field, text_or_base64, visible
+from spark_kbatch.terminal import counted, field, iso_time, text_or_base64, visible
 
 _LOCATION, _DAMAGE = "bold", "bold red"
 

@@ -11,14 +11,7 @@ import click
 import pyarrow as pa
 
 from spark_kbatch.cli.inputs import FORMAT_OF_SUFFIX
-from spark_kbatch.cli.output import (
-    Table,
-    counted,
-    print_json,
-    print_line,
-    progress_bar,
-    raise_first,
-)
+from spark_kbatch.cli.output import Table, print_json, print_line, progress_bar, raise_first
 from spark_kbatch.cli.parameters import (
     examples,
     foreign_end_option,
@@ -39,7 +32,7 @@ from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import UNREADABLE, ConfigError, KBatchError, going_on
 from spark_kbatch.model import IsolationLevel, OffsetRange, TopicPartition
 from spark_kbatch.record.lines import Layout, Lines, json_layout
-from spark_kbatch.terminal import text_or_base64, to_json, visible
+from spark_kbatch.terminal import counted, text_or_base64, to_json, visible
 
 _FORMATS = ("parquet", "csv", "json")
 _ROW_GROUP_BYTES = 64 << 20

@@ -15,10 +15,8 @@ import click
 from spark_kbatch import Cluster
 from spark_kbatch.cli.output import (
     Table,
-    counted,
     delete_each,
     dry_run_option,
-    iso_time,
     print_json,
     print_line,
     text_of,
@@ -43,6 +41,7 @@ from spark_kbatch.cli.paths import (
 )
 from spark_kbatch.errors import ConfigError, GroupNotEmptyError
 from spark_kbatch.model import ConsumerGroup, GroupOffset, OffsetAndTimestamp, TopicPartition
+from spark_kbatch.terminal import counted, iso_time
 
 logger = logging.getLogger(__name__)
 

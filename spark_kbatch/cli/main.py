@@ -63,6 +63,7 @@ _SUBJECTS = {
     },
     "Server": {
         "serve": ("serving", "serve", "Serve a cluster to any Kafka client."),
+        "ui": ("ui", "ui", "Show topics, records, groups and commits in a browser."),
     },
     "Upkeep of folders": {
         "verify": ("upkeep", "verify", "Check everything that is stored, and change nothing."),

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import spark_kbatch
-from spark_kbatch.cli.output import counted, print_json, print_line, progress_bar
+from spark_kbatch.cli.output import print_json, print_line, progress_bar
 from spark_kbatch.cli.parameters import examples, foreign_end_option, json_option, properties_of
 from spark_kbatch.cli.paths import ensure_outlives_command
 from spark_kbatch.cli.stopping import StopOnceBegun, end_as_interrupted
 from spark_kbatch.errors import CommitError, ObjectStoreError
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
-from spark_kbatch.terminal import visible
+from spark_kbatch.terminal import counted, visible
 
 if TYPE_CHECKING:
     from spark_kbatch import MirrorProgress

@@ -23,30 +23,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import click
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.terminal import cell, may_be_terminal, to_json, visible
+from spark_kbatch.terminal import EPOCH, cell, may_be_terminal, to_json, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _FOLDED = 12  # the least width to which text is folded
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number of things with their noun, such as "2 topics"."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
-def iso_time(timestamp_ms: int) -> str | None:
-    """Return a time in ms as ISO 8601 in UTC; as a number past year 9999, None for no time."""
-    if timestamp_ms == -1:
-        return None
-    try:
-        moment = _EPOCH + datetime.timedelta(milliseconds=timestamp_ms)
-    except OverflowError:
-        return str(timestamp_ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def iso_time_ms(text: str) -> int | None:
@@ -57,7 +40,7 @@ def iso_time_ms(text: str) -> int | None:
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
-    return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)
+    return (moment - EPOCH) // datetime.timedelta(milliseconds=1)
 
 
 def text_of(value: Any) -> str:

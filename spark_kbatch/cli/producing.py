@@ -21,14 +21,7 @@ from spark_kbatch.cli.inputs import (  # fmt: skip
     format_of,
     read_records,
 )
-from spark_kbatch.cli.output import (
-    OnProgress,
-    counted,
-    print_json,
-    print_line,
-    progress_bar,
-    unshown,
-)
+from spark_kbatch.cli.output import OnProgress, print_json, print_line, progress_bar, unshown
 from spark_kbatch.cli.parameters import examples, json_option, settings_given
 from spark_kbatch.cli.paths import (
     client_options,
@@ -50,7 +43,7 @@ from spark_kbatch.options.producer import PRODUCER_OPTIONS
 from spark_kbatch.options.remote import CLUSTER_OPTIONS, is_address
 from spark_kbatch.options.topic import topic_key
 from spark_kbatch.record.columns import HEADERS_TYPE
-from spark_kbatch.terminal import visible
+from spark_kbatch.terminal import counted, visible
 
 if TYPE_CHECKING:
     from spark_kbatch import Cluster, Producer

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_kbatch import Cluster
-from spark_kbatch.cli.output import counted, print_json, print_line
+from spark_kbatch.cli.output import print_json, print_line
 from spark_kbatch.cli.parameters import examples, json_option, settings_given
 from spark_kbatch.cli.paths import folder_argument
+from spark_kbatch.cli.ui import Visitors, listen_address, serve_pages, visitors_options
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.opening.stores import cluster_to_write
 from spark_kbatch.options.server import ServerConfig, parse_address
 from spark_kbatch.options.topic import PARTITIONS_MAX, REPLICATION_FACTOR_MAX, topic_key
-from spark_kbatch.terminal import visible
+from spark_kbatch.terminal import counted, visible
 
 if TYPE_CHECKING:
     from spark_kbatch import Server
@@ -43,13 +44,6 @@ _OPTIONS_OF_SERVE = {
 }  # by their keys
 
 
-def _address(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[str, int]:
-    try:
-        return parse_address("--listen", text, any_port=True)
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 def _advertised(
     _context: click.Context, _parameter: click.Parameter, text: str | None
 ) -> str | None:
@@ -63,7 +57,7 @@ def _advertised(
 
 @click.command(epilog=examples("kbatch serve my-cluster --listen 127.0.0.1:9092 --partitions 4"))
 @folder_argument
-@click.option("--listen", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT", callback=_address, help="Address to listen on; port 0 for any free port.")  # fmt: skip
+@click.option("--listen", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT", callback=listen_address, help="Address to listen on; port 0 for any free port.")  # fmt: skip
 @click.option("--advertise", metavar="HOST:PORT", callback=_advertised, help="Address that clients connect to, if not the one that they have reached.")  # fmt: skip
 @click.option("--auto-create/--no-auto-create", default=ServerConfig.auto_create_topics_enable, show_default=True, help="Whether a topic is created when a client asks for it.")  # fmt: skip
 @click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), metavar="N", default=ServerConfig.num_partitions, show_default=True, help="Number of partitions of such a topic.")  # fmt: skip
@@ -75,6 +69,8 @@ def _advertised(
     help="Flush batches to disk before they are acknowledged.",
 )
 @click.option("--config", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the server; may be repeated.")  # fmt: skip
+@click.option("--http", metavar="HOST:PORT", callback=listen_address, help="Address at which to show the pages of `kbatch ui`, /metrics for Prometheus, /health and /ready; port 0 for any free port.")  # fmt: skip
+@visitors_options
 @click.option("--create/--no-create", default=True, show_default=True, help="Whether to create the cluster if there is none.")  # fmt: skip
 @json_option
 def serve(
@@ -86,6 +82,8 @@ def serve(
     replication_factor: int,
     flush: bool,
     given: dict[str, str],
+    http: tuple[str, int] | None,
+    visitors: Visitors,
     create: bool,
     as_json: bool,
 ) -> None:
@@ -112,7 +110,12 @@ def serve(
             flush=flush,
             **options,
         ) as server,
+        contextlib.ExitStack() as closing,
     ):
+        url = None
+        if http is not None:
+            pages, url = serve_pages(cluster, http, visitors, server)
+            closing.enter_context(pages)
         names = cluster.topic_names()
         if as_json:
             print_json(
@@ -122,11 +125,14 @@ def serve(
                     "host": server.host,
                     "port": server.port,
                     "topics": names,
+                    **({"url": url} if url else {}),
                 }
             )
         else:
             shown = f"{counted(len(names), 'topic')} of {cluster.path}"
             print_line(visible(f"Serving {shown} at {server.bootstrap_servers}; Ctrl+C ends it."))
+            if url:
+                print_line(visible(f"It can be seen at {url}"))
         while next_signal() == signal.SIGUSR1:
             _print_metrics(cluster, server)
         if as_json:

@@ -17,7 +17,6 @@ from spark_kbatch.cli.output import (
     LOOK,
     Table,
     confirm,
-    counted,
     delete_each,
     dry_run_option,
     print_json,
@@ -55,7 +54,7 @@ from spark_kbatch.options.topic import (
     topic_key,
 )
 from spark_kbatch.store.catalog import damaged_topics, skipping_deleted
-from spark_kbatch.terminal import visible
+from spark_kbatch.terminal import counted, visible
 
 if TYPE_CHECKING:
     from spark_kbatch import RemoteTopic

@@ -16,9 +16,7 @@ from spark_kbatch.cli.output import (
     LOOK,
     Table,
     confirm,
-    counted,
     dry_run_option,
-    iso_time,
     print_json,
     print_line,
     progress_bar,
@@ -41,7 +39,7 @@ from spark_kbatch.options.object_store import parse_store_options
 from spark_kbatch.options.paths import bucket_scheme
 from spark_kbatch.options.write import STAGING_RETENTION_MS
 from spark_kbatch.store.reports import Waiting
-from spark_kbatch.terminal import visible
+from spark_kbatch.terminal import counted, iso_time, visible
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.mending import BucketRepair

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch.cli.output import iso_time, text_of
+from spark_kbatch.cli.output import text_of
 from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.record import lines
 from spark_kbatch.record.lines import Kind, Layout, Lines, Style, field_layout, json_layout
-from spark_kbatch.terminal import field, to_json
+from spark_kbatch.terminal import field, iso_time, to_json
 from tests.support import builders
 
 TP = TopicPartition("a-topic", 7)

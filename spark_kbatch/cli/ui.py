@@ -1,0 +1,139 @@
+"""`kbatch ui`: shows a place of topics in a browser. Its options are those of `kbatch serve --http`, too."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from spark_kbatch.cli.output import print_json, print_line
+from spark_kbatch.cli.parameters import examples, foreign_end_option, json_option
+from spark_kbatch.cli.paths import client_options, open_readable, path_argument
+from spark_kbatch.cli.stopping import asked_to_stop
+from spark_kbatch.errors import INSTALL_EXTRA, ConfigError
+from spark_kbatch.options.server import parse_address
+from spark_kbatch.terminal import visible
+
+if TYPE_CHECKING:
+    from spark_kbatch import Cluster, Server
+    from spark_kbatch.web.serving import WebServer
+
+_TOKEN_LENGTH_MIN = 16
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Visitors(NamedTuple):
+    """Who may look at the pages, as options say."""
+
+    token: bool
+    token_file: str | None
+    hosts: Sequence[str]
+
+
+def listen_address(
+    _context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[str, int] | None:
+    """Parse an option's HOST:PORT to listen on; port 0 stands for any free port."""
+    if text is None:
+        return None
+    try:
+        return parse_address(f"--{parameter.name}", text, any_port=True)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def visitors_options(command: _Command) -> Callable[..., Any]:
+    """Add the options that say who may look to a command, which gets them as its argument `visitors`."""
+
+    @click.option("--token/--no-token", default=True, show_default=True, help="Whether the pages need a token. Without one, every user of this machine, and whoever else can connect, sees all records.")  # fmt: skip
+    @click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="File with the token, for programs that ask again and again; by default a new random one is printed.")  # fmt: skip
+    @click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help="Name by which browsers reach the pages, beside IP addresses and localhost; may be repeated.")  # fmt: skip
+    @functools.wraps(command)
+    def with_visitors(
+        *given: Any, token: bool, token_file: str | None, hosts: tuple[str, ...], **named: Any
+    ) -> Any:
+        if token_file and not token:
+            raise click.UsageError("--token-file and --no-token do not go together")
+        return command(*given, visitors=Visitors(token, token_file, hosts), **named)
+
+    return with_visitors
+
+
+def serve_pages(
+    cluster: Cluster, address: tuple[str, int], visitors: Visitors, server: Server | None = None
+) -> tuple[WebServer, str]:
+    """Start to show the pages of a cluster; return their server, and the address to print.
+
+    That has the token, unless it is the operator's own, which then stays out of logs.
+
+    Raises:
+        ConfigError: what the pages are made with is missing, it cannot listen, or the file has no token.
+    """
+    try:
+        from spark_kbatch.web.access import new_token  # noqa: PLC0415  of packages that few need
+        from spark_kbatch.web.serving import WebServer  # noqa: PLC0415
+        from spark_kbatch.web.site import Site  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the pages need the package {error.name}: {INSTALL_EXTRA.format('ui')}"
+        ) from None
+    if visitors.token_file:
+        token: str | None = _token_in(visitors.token_file)
+    else:
+        token = new_token() if visitors.token else None
+    pages = WebServer(Site(cluster, server), *address, token=token, hosts=visitors.hosts)
+    return pages, f"{pages.url}?token={token}" if token and not visitors.token_file else pages.url
+
+
+def _token_in(path: str) -> str:
+    token = Path(path).read_text().strip()
+    if (
+        len(token) < _TOKEN_LENGTH_MIN
+        or not token.isascii()
+        or not token.isprintable()
+        or " " in token
+    ):
+        raise ConfigError(
+            f"{path} has no token: accepted is one word of at least {_TOKEN_LENGTH_MIN} ASCII "
+            "characters, such as `openssl rand -hex 32` makes"
+        )
+    return token
+
+
+@click.command(
+    epilog=examples("kbatch ui my-cluster", "kbatch ui broker:9092 --listen 127.0.0.1:8000")
+)
+@path_argument
+@click.option("--listen", default="127.0.0.1:8088", show_default=True, metavar="HOST:PORT", callback=listen_address, help="Address to listen on; port 0 for any free port.")  # fmt: skip
+@visitors_options
+@foreign_end_option
+@client_options
+@json_option
+def ui(
+    path: str,
+    listen: tuple[str, int],
+    visitors: Visitors,
+    foreign_end: str | None,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    """Show the topics, records, groups and commits of PATH in a browser.
+
+    Prints the address of the pages, with a token that changes each time, and runs until SIGINT or SIGTERM. The pages
+    change nothing. PATH is a cluster, a real broker's log dir, HOST:PORT of a real cluster, or a bucket.
+    """
+    asked = asked_to_stop()
+    with open_readable(path, client, foreign_end) as cluster:
+        pages, url = serve_pages(cluster, listen, visitors)
+        with pages:
+            if as_json:
+                print_json(
+                    {"path": cluster.address, "url": url, "host": pages.host, "port": pages.port}
+                )
+            else:
+                print_line(visible(f"{cluster.address} can be seen at {url}; Ctrl+C ends it."))
+            asked.wait()

@@ -1,0 +1,92 @@
+"""The application: its routes, and what it answers when something fails."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from spark_kbatch.errors import (
+    ConfigError,
+    KBatchError,
+    OffsetOutOfRangeError,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.web import topics
+from spark_kbatch.web.access import Access, AccessMiddleware
+from spark_kbatch.web.site import Site, site_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+logger = logging.getLogger(__name__)
+
+_STYLE = Path(__file__).parent / "templates" / "style.css"
+_STATUS = (
+    (UnknownTopicOrPartitionError, 404),
+    (OffsetOutOfRangeError, 404),
+    (RetriableError, 503),
+    (ConfigError, 400),
+)  # of errors; 500 for others
+
+
+def application(site: Site, access: Access) -> Starlette:
+    """Return the ASGI application that shows a site to those who have access."""
+    app = Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/ready", ready),
+            Route("/style.css", style),
+            *topics.ROUTES,
+        ],
+        middleware=[Middleware(AccessMiddleware, access=access)],
+        exception_handlers={HTTPException: _http_error, KBatchError: _error, OSError: _error},
+    )
+    app.state.site = site
+    return app
+
+
+def health(_request: Request) -> Response:
+    """Answer that the process answers."""
+    return PlainTextResponse("ok\n")
+
+
+def ready(request: Request) -> Response:
+    """Answer whether the place can be read now, or with 503."""
+    site = site_of(request)
+    try:
+        site.recent("ready", site.cluster.topic_names)
+    except (KBatchError, OSError) as error:
+        logger.warning("not ready: %s", error)
+        return PlainTextResponse("not ready\n", 503)
+    return PlainTextResponse("ready\n")
+
+
+def style(_request: Request) -> Response:
+    """Answer with the style of all pages."""
+    return FileResponse(_STYLE, media_type="text/css", headers={"cache-control": "max-age=3600"})
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return _sentence(request, 404, f"There is no page {request.url.path}.")
+    return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
+
+
+def _error(request: Request, error: Exception) -> Response:
+    status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+    if status == 500:
+        logger.warning("%s cannot be shown: %s", request.url.path, error)
+    return _sentence(request, status, str(error))
+
+
+def _sentence(request: Request, status: int, sentence: str) -> Response:
+    return site_of(request).page(request, "error.html", status, sentence=sentence)

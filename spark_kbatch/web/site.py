@@ -1,0 +1,121 @@
+"""What all pages share: the cluster, templates, and what was found a moment ago."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import urlencode
+
+import jinja2
+from starlette.responses import HTMLResponse
+
+from spark_kbatch.clock import monotonic_s, now_ms
+from spark_kbatch.terminal import counted, iso_time, visible
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from spark_kbatch import Cluster, Server
+
+_FRESH_S = 2.0  # what was found is shown again for this long
+_KEPT_MAX = 64
+_STEP = 1024
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+_Found = TypeVar("_Found")
+
+
+class Site:
+    """One place of topics as a site. Thread-safe.
+
+    Args:
+        cluster: the place.
+        server: that serves the place to Kafka's clients from this process; None if none does.
+    """
+
+    def __init__(self, cluster: Cluster, server: Server | None = None) -> None:
+        self.cluster, self.server = cluster, server
+        self.menu = [("/", "Topics")]  # addresses and names of pages that each page leads to
+        self._mutex = threading.Lock()  # guards _found, and not what is in it
+        self._found: dict[str, _Once] = {}
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {
+            "bytes": size_shown,
+            "number": lambda number: f"{number:,}",
+            "time": lambda ms: iso_time(ms) or "",
+            "ago": lambda ms: age_shown(now_ms() - ms),
+            "visible": visible,
+            "counted": counted,
+        }
+        self._templates.globals |= {"site": self, "link": link}
+
+    def page(
+        self, request: Request, template: str, status: int = 200, /, **values: Any
+    ) -> HTMLResponse:
+        """Return a page made by a template, which gets the request's path and parameters too."""
+        made = self._templates.get_template(template)
+        asked = {"path": request.url.path, "asked": dict(request.query_params)}
+        return HTMLResponse(made.render(asked | values), status)
+
+    def recent(self, name: str, find: Callable[[], _Found], *, fresh_s: float = _FRESH_S) -> _Found:
+        """Return what `find` returns, or what it returned for this name a moment ago.
+
+        Visitors who come at the same time wait for one look, and share what it found.
+        """
+        with self._mutex:
+            if name not in self._found and len(self._found) >= _KEPT_MAX:
+                self._found.pop(next(iter(self._found)))
+            once = self._found.setdefault(name, _Once())
+        return cast("_Found", once.found(find, fresh_s))
+
+
+class _Once:
+    """A look that visitors share."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()  # guards the rest; held while one of them looks
+        self._value: Any = None
+        self._until_s = 0.0
+
+    def found(self, find: Callable[[], Any], fresh_s: float) -> Any:
+        with self._mutex:
+            if monotonic_s() >= self._until_s:
+                self._value = find()
+                self._until_s = monotonic_s() + fresh_s
+            return self._value
+
+
+def site_of(request: Request) -> Site:
+    """Return the site that a request asks."""
+    return cast("Site", request.app.state.site)
+
+
+def link(path: str, asked: Mapping[str, object] | None = None, /, **changes: object) -> str:
+    """Return an address within the site: a path with parameters, without those that are None or empty."""
+    merged = {**(asked or {}), **changes}
+    query = urlencode({key: value for key, value in merged.items() if value not in (None, "")})
+    return f"{path}?{query}" if query else path
+
+
+def size_shown(size_in_bytes: float) -> str:
+    """Return a number of bytes with a unit, such as 1.5 MiB."""
+    unit = 0
+    while size_in_bytes >= _STEP and unit < len(_UNITS) - 1:
+        size_in_bytes, unit = size_in_bytes / _STEP, unit + 1
+    return f"{size_in_bytes:.0f} B" if not unit else f"{size_in_bytes:.1f} {_UNITS[unit]}"
+
+
+def age_shown(age_ms: int) -> str:
+    """Return a length of time in its largest unit, such as 3 h."""
+    for unit, length_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
+        if age_ms >= 2 * length_ms:
+            return f"{age_ms // length_ms} {unit}"
+    return f"{max(age_ms, 0) // 1000} s"
