@@ -19,6 +19,7 @@ from tests.support import server_files
 from tests.support.distributions import build_wheel
 from tests.support.kafka import MissingToolError
 from tests.support.object_servers import FETCHED
+from tests.support.waiting import until
 
 _BASE = FETCHED / "python-3.13"
 _PACKAGES = "python3-venv,python3-pip,ca-certificates,systemd"
@@ -105,16 +106,21 @@ def _run(program: str, *words: str | Path) -> str:
 class Booted:
     """A machine's systemd as the first process of name spaces of its own, in the root of an image."""
 
+    # Nothing of this machine can be changed from there: its devices, settings and name stay its own.
     _BOOT = """
     mount --make-rprivate /
     mount --bind "$1" "$1"
     cd "$1"
     mount -t proc proc proc
-    mount -t sysfs sys sys
+    mount --bind proc/sys proc/sys
+    mount -o remount,bind,ro proc/sys
+    mount -t sysfs -o ro sys sys
     mount -t cgroup2 none sys/fs/cgroup
-    mount --rbind /dev dev
-    mount -t tmpfs tmpfs run
-    mount -t tmpfs tmpfs tmp
+    for folder in dev run tmp; do mount -t tmpfs tmpfs $folder; done
+    for device in null zero full random urandom; do
+        touch dev/$device
+        mount --bind /dev/$device dev/$device
+    done
     ip link set lo up
     mkdir -p old
     pivot_root . old
@@ -125,19 +131,26 @@ class Booted:
 
     def __init__(self, root: Path, unit: str, log: Path) -> None:
         """Boot, into one unit and what that needs."""
-        apart = ["unshare", "--pid", "--fork", "--mount", "--net", "--kill-child"]
+        apart = "unshare --pid --fork --kill-child --mount --net --uts --ipc --cgroup".split()
         with log.open("w") as out:
             self._unshare = subprocess.Popen(
                 [*apart, "bash", "-ec", self._BOOT, "bash", root, unit], stdout=out, stderr=out,
                 stdin=subprocess.DEVNULL,
             )  # fmt: skip
+        self._first = ""  # the id of its first process
+        children = Path(f"/proc/{self._unshare.pid}/task/{self._unshare.pid}/children")
+
+        def has_first() -> bool:
+            self._first = children.read_text().strip()
+            return bool(self._first)
+
+        until(has_first, "its first process is there")
 
     def run(
         self, *words: str | Path, spaces: Sequence[str] = ("--all",)
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in its name spaces, by default in all of them."""
-        children = Path(f"/proc/{self._unshare.pid}/task/{self._unshare.pid}/children").read_text()
-        command = ["nsenter", "--target", children.split()[0], *spaces, *words]
+        command = ["nsenter", "--target", self._first, *spaces, *words]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     def close(self) -> None:
