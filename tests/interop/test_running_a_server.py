@@ -151,6 +151,7 @@ def test_the_unit_serves_under_systemd_with_all_that_confines_it(
         machine.run("systemctl", "stop", "kbatch")
         ended = {name: shown(name) for name in ("ActiveState", "Result", "ExecMainStatus")}
     finally:
+        print(machine.run("systemctl", "status", "--no-pager", "kbatch").stdout)
         machine.close()
 
     assert ended == {"ActiveState": "inactive", "Result": "success", "ExecMainStatus": "0"}

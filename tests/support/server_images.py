@@ -117,10 +117,13 @@ class Booted:
     mount -t sysfs -o ro sys sys
     mount -t cgroup2 none sys/fs/cgroup
     for folder in dev run tmp; do mount -t tmpfs tmpfs $folder; done
-    for device in null zero full random urandom; do
+    for device in null zero full random urandom tty; do
         touch dev/$device
         mount --bind /dev/$device dev/$device
     done
+    mkdir dev/pts dev/shm
+    mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts
+    ln -s pts/ptmx dev/ptmx
     ip link set lo up
     mkdir -p old
     pivot_root . old
