@@ -121,6 +121,7 @@ FACES = {
         "bucket.entries", "bucket.happenings", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.store", "bucket.trial",
         "spark.demo", "store.catalog", "store.reports",
         "values.inference",  # `kbatch schemas infer`, of any bytes
+        "web.access", "web.metrics", "web.serving", "web.site",
     },
     "testing": {
         ROOT, "clock", "errors", "options", "terminal",
@@ -148,6 +149,7 @@ HOMES = {
     "kafka": {"wire/sasl.py"},
     "urllib3": {"registry/connections.py", "registry/endpoint.py"},
     "obstore": {"bucket/real_objects.py"},
+    "prometheus_client": {"web/metrics.py"},
 }
 
 

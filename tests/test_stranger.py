@@ -77,6 +77,11 @@ for shown, folder in [("my-bucket/history", "history"), ("my-bucket/moved", "mov
 STANDS_FOR["s3://my-bucket/events"] = f"file+bucket://{Path('bucket').absolute()}"
 write(STANDS_FOR["s3://my-bucket/events"], "events")
 """,
+    "docs/metrics.md": """
+STANDS_FOR["s3://my-bucket/events"] = f"file+bucket://{Path('bucket').absolute()}"
+for place in (STANDS_FOR["s3://my-bucket/events"], "my-cluster"):
+    write(place, "events")
+""",
     "docs/bucket-accidents.md": """
 for shown, folder in [("my-bucket/events", "bucket"), ("my-replica/events", "replica")]:
     STANDS_FOR[f"s3://{shown}"] = f"file+bucket://{Path(folder).absolute()}"

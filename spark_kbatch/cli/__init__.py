@@ -14,8 +14,8 @@
     upkeep      garbage, history, checks, repair, log dirs
     buckets     what a bucket's store lets one do, what has happened, and what is in it;
                 merging, retention and garbage; a cluster from an incomplete replica
-    metrics     what a place of topics holds, as Prometheus reads it
     serving     the server
+    ui          pages to look at in a browser; who may look
     mirroring   mirrors of topics
     other_tools what the options of kcat and Kafka's tools are here
     parameters  options that several commands share; Java properties files

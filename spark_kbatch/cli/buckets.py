@@ -13,7 +13,6 @@ import click
 
 import spark_kbatch
 from spark_kbatch import Cluster
-from spark_kbatch.cli.metrics import prometheus_text
 from spark_kbatch.cli.output import (
     LOOK,
     Table,
@@ -44,6 +43,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.options.object_store import StoreOptions, parse_store_options
 from spark_kbatch.options.paths import bucket_scheme
 from spark_kbatch.terminal import counted, iso_time, visible
+from spark_kbatch.web.metrics import Exposition
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.happenings import Happening, Happenings
@@ -320,7 +320,7 @@ def _telling_damage(path: str, store: StoreOptions) -> Iterator[None]:
 @click.option(
     "--prometheus",
     is_flag=True,
-    help="Print gauges in the text format of Prometheus: of a bucket, and of all partitions and "
+    help="Print metrics in the text format of Prometheus: of a bucket, and of all partitions and "
     "consumer groups; PATH may be a folder or HOST:PORT too.",
 )
 @client_options
@@ -333,7 +333,7 @@ def describe(path: str, prometheus: bool, client: Mapping[str, str], as_json: bo
     refuse_beside("--prometheus", prometheus or None, "--json")
     if prometheus and not bucket_scheme(path):
         with open_readable(path, client, None) as cluster:
-            click.echo(prometheus_text(cluster), nl=False)
+            click.echo(Exposition(cluster).text()[1], nl=False)
         return
     ensure_bucket(click.get_current_context(), click.get_current_context().command.params[0], path)
     from spark_kbatch.bucket.maintenance import describe as found_in  # noqa: PLC0415  only for a bucket
@@ -341,7 +341,7 @@ def describe(path: str, prometheus: bool, client: Mapping[str, str], as_json: bo
     with contextlib.closing(_opened(path, client)) as store:
         found = found_in(store.ledger)
         if prometheus:
-            click.echo(prometheus_text(Cluster.over(store), found), nl=False)
+            click.echo(Exposition(Cluster.over(store), bucket=found).text()[1], nl=False)
             return
     if as_json:
         print_json(_description_as_json(found))

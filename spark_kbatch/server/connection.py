@@ -16,11 +16,14 @@ Source: Kafka clients/.../common/network/KafkaChannel.java; core/.../network/Soc
 from __future__ import annotations
 
 import asyncio
+import bisect
 import functools
+import itertools
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -32,6 +35,8 @@ from spark_kbatch.server.peers import Peers, client_warnings, unmapped, warn_onc
 from spark_kbatch.server.requests import HANG_UP
 from spark_kbatch.server.unwritten_batches import UnwrittenBatches
 from spark_kbatch.wire import protocol
+from spark_kbatch.wire.codec import error_codes
+from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.framing import SIZE, Receive, Send
 
 logger = logging.getLogger(__name__)
@@ -44,6 +49,8 @@ _MEMORY_WITHIN_S = 60.0  # the longest that a request waits for memory
 _HELD_FOR_S = 2.0  # when a connection may count as slow
 # Connections of a peer that are only kept for requests that wait, of clients that have closed.
 _GONE_MAX = 100
+# Times of requests are counted up to each of these.
+_TIMES_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
 
 
 # What other protocols begin with, where a frame of Kafka's has its size, which is then above the
@@ -79,7 +86,7 @@ class _State(Enum):
 
 
 class RequestMetrics:
-    """Number, rate and times of the requests of one api key; thread-safe.
+    """Number, rate, errors and times of the requests of one api key; thread-safe.
 
     Source: Kafka server/.../network/metrics/RequestMetrics.java.
     """
@@ -87,28 +94,43 @@ class RequestMetrics:
     def __init__(self) -> None:
         self._requests = Meters("RequestsPerSec")
         self._lock = threading.Lock()  # guards the rest; innermost
-        self._count, self._total_s, self._max_s = 0, 0.0, 0.0
+        self._total_s, self._max_s = 0.0, 0.0
+        self._times = [0] * (len(_TIMES_MS) + 1)  # up to each of these, and above the one before
+        self._errors = Counter[int]()  # by code
 
-    def answered(self, began_s: float) -> None:
-        """Count a request that came at `began_s` of clock.monotonic_s, and is answered now."""
+    def answered(self, began_s: float, errors: Iterable[int] = ()) -> None:
+        """Count a request that came at `began_s` of clock.monotonic_s, and is answered now, with these errors."""
         took_s = monotonic_s() - began_s
         self._requests.add(1)
         with self._lock:
-            self._count += 1
             self._total_s += took_s
             if took_s > self._max_s:
                 self._max_s = took_s
+            self._times[bisect.bisect_left(_TIMES_MS, 1000 * took_s)] += 1
+            for error in errors:
+                self._errors[error] += 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the metrics by Kafka's names; times in ms are None if no request was answered."""
+        """Return the metrics by Kafka's names; times in ms are None if no request was answered.
+
+        "AtMost" has how many requests took so many ms or less.
+        """
         with self._lock:
-            count, total_s, max_s = self._count, self._total_s, self._max_s
-        times = {
+            total_s, max_s, times = self._total_s, self._max_s, [*self._times]
+            errors = sorted(self._errors.items())
+        count = sum(times)
+        total = {
             "Count": count,
             "Mean": 1000 * total_s / count if count else None,
             "Max": 1000 * max_s if count else None,
+            "Sum": 1000 * total_s,
+            "AtMost": dict(zip(map(str, _TIMES_MS), itertools.accumulate(times), strict=False)),
         }
-        return {**self._requests.as_dict(), "TotalTimeMs": times}
+        return {
+            **self._requests.as_dict(),
+            "ErrorsPerSec": {ErrorCode(code).name: {"Count": found} for code, found in errors},
+            "TotalTimeMs": total,
+        }
 
 
 class Exchange:
@@ -148,7 +170,10 @@ class Exchange:
             logger.error("a request of key %d was answered twice", self.api_key)
             return
         self._is_answered = True
-        self._metrics.answered(self._began_s)
+        if body is None or body is HANG_UP:
+            self._metrics.answered(self._began_s)
+        else:
+            self._metrics.answered(self._began_s, error_codes(body))
         send: Send | None = None
         if body is not None and body is not HANG_UP:
             try:

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import Sized
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -103,7 +104,13 @@ class Server:
             ConfigError: it cannot listen there, or the cluster is gone.
         """
         self._parts, self._config, self._advertised = parts, config, advertised
-        self._topic_metrics = parts.manager.topic_metrics  # also once the cluster is closed
+        # Also once the cluster is closed.
+        manager = parts.manager
+        self._topic_metrics = manager.topic_metrics
+        self._purgatories: dict[str, Sized] = {
+            "Fetch": manager.delayed_fetches,
+            "Produce": manager.delayed_produces,
+        }
         self._closing = threading.Lock()  # guards _is_closed
         self._is_closed = False
         self._process_id = os.getpid()
@@ -255,9 +262,10 @@ class Server:
         """Return metrics of requests, topics and connections, by the names of a Kafka broker's metrics.
 
         "BrokerTopicMetrics" counts records, bytes and requests of this process, "RequestMetrics" requests by
-        their kind, with their times in ms, "socket-server-metrics" connections. A "...PerSec" has Count, since
-        the server started (of topics: since the cluster was opened), MeanRate and OneMinuteRate.
-        `Cluster.metrics` has the replicas and logs.
+        their kind, with the errors they were answered with and their times in ms, "socket-server-metrics"
+        connections, "DelayedOperationPurgatory" requests that wait. A "...PerSec" has Count, since
+        the server started (of topics: since the cluster was opened), MeanRate and OneMinuteRate; of errors
+        Count alone, by their names. `Cluster.metrics` has the replicas and logs.
         """
         requests = {
             name_of(ApiKey(key)): found
@@ -270,6 +278,9 @@ class Server:
             "socket-server-metrics": {
                 "connection-count": self._listener.connections_count(),
                 "connection-creation-total": self._listener.connections_made,
+            },
+            "DelayedOperationPurgatory": {
+                name: {"PurgatorySize": len(one)} for name, one in self._purgatories.items()
             },
         }
 

@@ -1,10 +1,11 @@
-"""The pages of `kbatch ui` and of `kbatch serve --http`: a place of topics, to look at in a browser.
+"""The pages of `kbatch ui` and of `kbatch serve --http`, and what Prometheus scrapes there.
 
     app         the application: its routes, and what it answers when something fails
     site        what all pages share: the cluster, templates, and what was found a moment ago
     access      who may look: tokens, hosts, and the headers that keep a page's text text
     serving     the HTTP server, in a thread
     topics      pages of topics, of one topic and its partitions
+    metrics     what Prometheus scrapes: names, values, and how seldom they are looked up
 
 Pages are made on the server, and have no scripts. They read a place by its public `Cluster`, change nothing, and never
 take more than a bounded part of what there is. Loaded only by those commands: the extra `ui` brings Starlette, Jinja2

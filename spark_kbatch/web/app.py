@@ -43,6 +43,7 @@ def application(site: Site, access: Access) -> Starlette:
         routes=[
             Route("/health", health),
             Route("/ready", ready),
+            Route("/metrics", metrics),
             Route("/style.css", style),
             *topics.ROUTES,
         ],
@@ -67,6 +68,16 @@ def ready(request: Request) -> Response:
         logger.warning("not ready: %s", error)
         return PlainTextResponse("not ready\n", 503)
     return PlainTextResponse("ready\n")
+
+
+def metrics(request: Request) -> Response:
+    """Answer with what Prometheus scrapes, as text if the place cannot be looked at."""
+    try:
+        content_type, text = site_of(request).exposition.text()
+    except (KBatchError, OSError) as error:
+        logger.warning("no metrics: %s", error)
+        return PlainTextResponse(f"{error}\n", 503)
+    return Response(text, media_type=content_type)
 
 
 def style(_request: Request) -> Response:

@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse
 
 from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.terminal import counted, iso_time, visible
+from spark_kbatch.web.metrics import Exposition
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -38,6 +39,7 @@ class Site:
     def __init__(self, cluster: Cluster, server: Server | None = None) -> None:
         self.cluster, self.server = cluster, server
         self.menu = [("/", "Topics")]  # addresses and names of pages that each page leads to
+        self.exposition = Exposition(cluster, server=server)
         self._mutex = threading.Lock()  # guards _found, and not what is in it
         self._found: dict[str, _Once] = {}
         self._templates = jinja2.Environment(

@@ -20,7 +20,7 @@ TOPICS_SHOWN = 100  # on one page
 PARTITIONS_SHOWN = 500
 
 
-class _Row(NamedTuple):
+class _TopicRow(NamedTuple):
     """A topic in the list."""
 
     name: str
@@ -77,11 +77,11 @@ def topic(request: Request) -> Response:
 ROUTES = [Route("/", topics), Route("/topics/{topic}", topic)]
 
 
-def _rows(cluster: Cluster, names: Sequence[str]) -> list[_Row]:
+def _rows(cluster: Cluster, names: Sequence[str]) -> list[_TopicRow]:
     partitions: dict[str, list[PartitionInfo]] = {name: [] for name in names}
     for one in cluster.describe(names) if names else ():
         partitions[one.topic_partition.topic].append(one)
-    return [_Row(name, found) for name, found in partitions.items()]
+    return [_TopicRow(name, found) for name, found in partitions.items()]
 
 
 def _page_number(given: str, count: int, shown: int) -> int:

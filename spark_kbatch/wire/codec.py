@@ -94,6 +94,8 @@ class Structure:
     __slots__ = ()
     FIELDS: ClassVar[tuple[Field, ...]] = ()
     DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+    HAS_ERROR_CODE: ClassVar[bool] = False
+    ARRAYS_WITH_ERRORS: ClassVar[tuple[str, ...]] = ()  # those whose elements may have error codes
 
     if TYPE_CHECKING:
 
@@ -126,6 +128,21 @@ def _shown(field: Field, value: Any) -> str:
     return repr(value)
 
 
+def error_codes(message: Structure) -> list[int]:
+    """Return the error codes in an answer and in all parts of it, but for those of no error."""
+    found = list[int]()
+    _collect_error_codes(message, found)
+    return found
+
+
+def _collect_error_codes(part: Structure, found: list[int]) -> None:
+    if part.HAS_ERROR_CODE and (code := part.error_code):
+        found.append(code)
+    for name in part.ARRAYS_WITH_ERRORS:
+        for one in getattr(part, name) or ():
+            _collect_error_codes(one, found)
+
+
 def parse(name: str, text: str) -> type[Structure]:
     """Return the class of a message, from its lines in `messages`."""
     return _parse(name, name, deque(text.splitlines()))
@@ -147,6 +164,14 @@ def _parse(name: str, qualified: str, lines: deque[str]) -> type[Structure]:
         "__qualname__": qualified,
         "FIELDS": tuple(fields),
         "DEFAULTS": {one.name: one.default for one in fields},
+        "HAS_ERROR_CODE": any(one.name == "error_code" for one in fields),
+        "ARRAYS_WITH_ERRORS": tuple(
+            one.name
+            for one in fields
+            if one.is_array
+            and one.structure is not None
+            and (one.structure.HAS_ERROR_CODE or one.structure.ARRAYS_WITH_ERRORS)
+        ),
     }
     # A dataclass for its constructor, which is compiled and sets every slot.
     return dataclasses.make_dataclass(

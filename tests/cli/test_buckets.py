@@ -375,9 +375,9 @@ def test_metrics_of_a_bucket_are_what_prometheus_reads(url: str) -> None:
     send_each(url, [1] * 40)
     done("maintain", url)
     found, shown = json.loads(done("describe", url, "--json")), metrics_of(url)
-    assert shown["kbatch_log_end_offset", "events", "0"] == 0
-    assert shown["kbatch_log_end_offset", "events", "1"] == 40
-    assert shown["kbatch_log_size_bytes", "events", "1"] > 40 * 60
+    assert shown["kafka_log_log_logendoffset", "events", "0"] == 0
+    assert shown["kafka_log_log_logendoffset", "events", "1"] == 40
+    assert shown["kafka_log_log_size", "events", "1"] > 40 * 60
     assert shown["kbatch_bucket_entries",] == found["entries"] == 42
     assert shown["kbatch_bucket_entries_since_checkpoint",] == found["entries_since_checkpoint"]
     assert shown["kbatch_bucket_entries_since_checkpoint",] == 41 - found["checkpoint"] < 24
@@ -408,9 +408,9 @@ def test_metrics_of_a_folder_and_of_a_real_cluster_have_its_groups(tmp_path: Pat
         folder.alter_group_offsets("billing", {("events", 0): 3})
         for place in (str(tmp_path / "folder"), server.bootstrap_servers):
             shown = metrics_of(place)
-            assert shown["kbatch_log_end_offset", "events", "0"] == 5
-            assert shown["kbatch_group_committed_offset", "events", "0", "billing"] == 3
-            assert shown["kbatch_group_lag", "events", "0", "billing"] == 2
+            assert shown["kafka_log_log_logendoffset", "events", "0"] == 5
+            assert shown["kafka_consumergroup_current_offset", "events", "0", "billing"] == 3
+            assert shown["kafka_consumergroup_lag", "events", "0", "billing"] == 2
             assert not any("bucket" in name for name, *_ in shown)
 
 

@@ -29,6 +29,7 @@ from spark_kbatch.options.security import SECURITY_OPTIONS
 from spark_kbatch.options.server import SERVER_OPTIONS
 from spark_kbatch.options.topic import CONFIG_OPTIONS, TOPIC_OPTIONS
 from spark_kbatch.options.write import WRITE_OPTIONS
+from spark_kbatch.web.metrics import OF_BUCKETS, OF_FOLDERS, OF_PLACES, OF_SERVERS, Described
 from tests.support import demo_picture, request_costs, speeds
 from tests.support.commands import COMMANDS
 
@@ -139,6 +140,15 @@ def plugin_options_markdown() -> str:
     return "\n".join(lines)
 
 
+def metrics_markdown(described: Mapping[str, Described]) -> str:
+    """Return metrics as a Markdown table."""
+    lines = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for name, one in described.items():
+        labels = ", ".join(f"`{label}`" for label in one.labels)
+        lines.append(f"| `{name}` | {one.kind} | {labels} | {one.text} |")
+    return "\n".join(lines)
+
+
 def commands_markdown() -> str:
     """Return the help of each command."""
     parent = click.Context(cli, info_name="kbatch", **cli.context_settings)
@@ -171,6 +181,10 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("options.md", "registry options"): lambda: options_markdown(REGISTRY_OPTIONS),
     ("options.md", "ignored options"): ignored_markdown,
     ("command-line.md", "commands"): commands_markdown,
+    ("metrics.md", "metrics of servers"): lambda: metrics_markdown(OF_SERVERS),
+    ("metrics.md", "metrics of folders"): lambda: metrics_markdown(OF_FOLDERS),
+    ("metrics.md", "metrics of places"): lambda: metrics_markdown(OF_PLACES),
+    ("metrics.md", "metrics of buckets"): lambda: metrics_markdown(OF_BUCKETS),
     ("testing.md", "plugin options"): plugin_options_markdown,
     ("performance.md", "speeds"): speeds.speeds_markdown,
     ("bucket-operations.md", "costs"): request_costs.costs_markdown,
