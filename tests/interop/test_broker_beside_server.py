@@ -326,6 +326,13 @@ ACCEPTED = [
         lambda found: found.broker == SILENT and found.server["error_code"] == 25,
     ),
     Accepted(
+        "the leader left while others joined: Kafka makes any of them the leader, here it is the first",
+        "",
+        "JOIN_GROUP",
+        "leader|members",
+        lambda found: found.context["error_code"] == 0 and found.context["generation_id"] > 1,
+    ),
+    Accepted(
         "a topic that is only validated has no id; Kafka makes one up",
         "",
         "CREATE_TOPICS",
