@@ -481,9 +481,20 @@ class Files:
 
         A quota of one user does not show here.
         """
+        total, usable = self.disk_space(path)
+        return total > 0 and usable < _LITTLE_ROOM_BYTES
+
+    def disk_space(self, path: Path) -> tuple[int, int]:
+        """Return the size of the disk of `path`, and how much of it this user can still fill, in bytes.
+
+        Some network file systems tell no sizes: both are 0 then.
+        """
         found = os.statvfs(path)
-        # Some network file systems tell no sizes.
-        return found.f_blocks > 0 and found.f_bavail * found.f_frsize < _LITTLE_ROOM_BYTES
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    def may_write(self, path: Path) -> bool:
+        """Return True if this process may write to a file or directory, by permissions and how its disk is mounted."""
+        return os.access(path, os.W_OK)
 
     def modified_ms(self, path: Path) -> int:
         """Return when the file was last written."""
@@ -783,7 +794,9 @@ def private_temporary_dir(name: str) -> Path | None:
     with contextlib.suppress(OSError):
         shared.mkdir(mode=0o700, exist_ok=True)
         found = shared.lstat()
-        is_private = found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700
+        # A folder whose files belong to its group, as a volume's in a container, hands that bit on.
+        mode = stat.S_IMODE(found.st_mode) & ~stat.S_ISGID
+        is_private = found.st_uid == os.getuid() and mode == 0o700
         if stat.S_ISDIR(found.st_mode) and is_private:
             return shared
     return None

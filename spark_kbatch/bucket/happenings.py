@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kbatch.bucket.entries import (
     Content,
@@ -24,6 +24,9 @@ from spark_kbatch.bucket.entries import (
 )
 from spark_kbatch.bucket.urls import checked, ledger_at
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
+
+if TYPE_CHECKING:
+    from spark_kbatch.bucket.shared_ledger import SharedLedger
 
 _WINDOW = 16  # entries, of which each window is shown from its end
 
@@ -49,23 +52,37 @@ class Happenings:
     def newest_first(self) -> Iterator[Happening]:
         """Yield all entries; raises CorruptLedgerError for one that is missing or damaged."""
         for entries in self._ledger.windows(self.last, _WINDOW):
-            add_names(self._names, entries)  # so that most topics that are gone have names
-            yield from map(self._happening, reversed(entries))
+            yield from _told(entries, self._names)
 
     def at(self, number: int) -> Happening | None:
         """Return the entry with a number; None if the ledger ends before it."""
         if number > self.last:
             return None
-        (entry,) = self._ledger.entries(number, number)
-        return self._happening(entry)
+        return _told([*self._ledger.entries(number, number)], self._names)[0]
 
     def of_id(self, entry_id: str) -> Happening | None:
         """Return the entry with an id, for which all are looked at; None if none has it."""
         return next((one for one in self.newest_first() if one.entry.entry_id == entry_id), None)
 
-    def _happening(self, entry: Entry) -> Happening:
-        words = EntryWords(self._names)
-        return Happening(entry, words.of(entry.content), words.records(entry.content))
+
+def newest_of(ledger: SharedLedger, last: int, count: int) -> list[Happening]:
+    """Return some entries of an open cluster up to entry `last`, newest first, by a request for each.
+
+    Raises as `Happenings.newest_first`.
+    """
+    with ledger.state() as state:
+        topics = {topic.topic_id: topic.name for topic in state.topics.values()}
+    return _told(next(ledger.windows(last, count), []), topics)
+
+
+def _told(entries: Sequence[Entry], topics: dict[str, str]) -> list[Happening]:
+    """Return entries in words, newest first; `topics` gets the names of those that they create."""
+    add_names(topics, entries)  # so that most topics that are gone have names
+    words = EntryWords(topics)
+    return [
+        Happening(one, words.of(one.content), words.records(one.content))
+        for one in reversed(entries)
+    ]
 
 
 class EntryWords:

@@ -141,10 +141,11 @@ class LogDirs:
         path = self._cluster_file.log_dir(node_id).path
         return f"node {node_id}, log dir {path}, is offline: {why}"
 
-    def probe(self, node_id: int) -> tuple[str, str | None]:
+    def probe(self, node_id: int, *, writes: bool = True) -> tuple[str, str | None]:
         """Return the state of a log dir, as a look and a write tell now, and why if it is not online.
 
-        The state is one of ONLINE, FULL, READ_ONLY and OFFLINE.
+        The state is one of ONLINE, FULL, READ_ONLY and OFFLINE. Without a write it is what the system says,
+        which may not know yet that a disk fails.
         """
         try:
             log_dir = self._cluster_file.log_dir(node_id)
@@ -153,7 +154,10 @@ class LogDirs:
             return OFFLINE, str(error)
         probe = log_dir.path / f".probe-{uuid.uuid4().hex}"
         try:
-            self._files.write(probe, 0, bytes(_PROBE_BYTES))
+            if writes:
+                self._files.write(probe, 0, bytes(_PROBE_BYTES))
+            elif not self._files.may_write(log_dir.path):
+                return READ_ONLY, "this process may not write there"
         except OSError as error:
             state = FULL if error.errno in NO_ROOM else OFFLINE
             if error.errno in _WRITES_FAIL - NO_ROOM:

@@ -48,11 +48,13 @@ class FolderDisks:
     def __init__(self, parts: FolderParts, source: Source) -> None:
         self._parts, self._source = parts, source
 
-    def log_dirs(self) -> list[LogDirInfo]:
+    def log_dirs(self, *, writes: bool = True) -> list[LogDirInfo]:
         """Return the log dirs, with counts of all replicas, internal topics included."""
         staged = functools.partial(staged_size, self._parts.files)
         manager = self._parts.manager
-        return self._of_all(lambda names: administration.log_dirs_of(manager, names, staged))
+        return self._of_all(
+            lambda names: administration.log_dirs_of(manager, names, staged, writes=writes)
+        )
 
     def replicas(self, topics: Sequence[str]) -> dict[TopicPartition, list[ReplicaInfo]]:
         """Return the replicas of all partitions of these topics."""

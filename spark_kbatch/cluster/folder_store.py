@@ -55,6 +55,7 @@ _read_last: dict[Path, tuple[tuple[int, ...], Answer]] = {}
 class FolderStore(OwnSource):
     """A cluster in a folder; a `store.Store`, and its own source. Thread-safe; keeps no file open."""
 
+    ledger = None
     is_remote = False
     why_not = ""  # it has everything
 

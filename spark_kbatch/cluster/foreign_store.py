@@ -48,7 +48,7 @@ class ForeignStore(OwnSource):
     A `store.Store`, and its own source.
     """
 
-    catalog = commits = disks = server = None
+    catalog = commits = disks = server = ledger = None
     is_remote = False
     why_not = (
         "it is a Kafka broker's log directory, which kbatch only reads; write to a cluster of your "

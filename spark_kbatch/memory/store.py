@@ -140,7 +140,7 @@ class MemoryView(NamedTuple):
 class MemoryStore(OwnSource, OwnCatalog):
     """The topics at one address in memory; a `store.Store`, and its own source and catalog."""
 
-    groups = commits = disks = upkeep = server = None
+    groups = commits = disks = upkeep = server = ledger = None
     is_remote = False
     cluster_id = ""
     why_not = "it is in the memory of this process, and only for tests"

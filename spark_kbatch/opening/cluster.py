@@ -115,7 +115,7 @@ class Cluster:
       partitions, describe.
     - Records: producer, read, follow, peek, list_offsets, delete_records.
     - Consumer groups: groups, alter_group_offsets, delete_group.
-    - Jobs of Spark to a folder or a bucket: history, find_commit, first_commit.
+    - Jobs of Spark to a folder or a bucket: history, find_commit, first_commit, next_commit.
     - Check and repair of a folder or a bucket: verify, also of a broker's logs, and repair.
 
     Of a folder alone, where no broker sees to it:
@@ -685,11 +685,28 @@ class Cluster:
 
     # Commits.
 
-    def history(self, topic: str | None = None) -> Iterator[Commit]:
-        """Yield the commits of Spark jobs, newest first, or only those that touched `topic`."""
+    def history(
+        self, topic: str | None = None, *, start: int = 0, end: int | None = None
+    ) -> Iterator[Commit]:
+        """Yield the commits of Spark jobs, newest first, or only those that touched `topic`.
+
+        Args:
+            topic: its name, also of a topic that was deleted.
+            start: the first number to look at.
+            end: the number to stop before; all by default. In a bucket later entries are then not read, and
+                `ends` of a commit have of its topics the partitions that it or a commit after it,
+                before `end`, wrote to.
+        """
         if topic is not None:
             arguments.text("topic", topic)
-        return self._commits().read(topic)
+        start = arguments.whole_number("start", start, 0)
+        if end is not None:
+            end = arguments.whole_number("end", end, 0)
+        return self._commits().read(topic, start, end)
+
+    def next_commit(self) -> int:
+        """Return a number above those of all commits in `history`: that of the next one, in a bucket of the next entry."""
+        return self._commits().next_number()
 
     def first_commit(self) -> int:
         """Return the number of the oldest commit that `history` still has."""

@@ -51,6 +51,11 @@ _FOLDER_COMMIT_MS = 10_000
 _BUCKET_COMMIT_MS = 60_000  # it is an entry, for which the store is paid, and which all others read
 
 
+def store_of(cluster: Cluster) -> Store:
+    """Return the store that a cluster is over, which has more to tell than users are promised."""
+    return cluster._store  # noqa: SLF001  of the same room
+
+
 def is_of_real_cluster(address: StrPath) -> bool:
     """Return True if an address is HOST:PORT of a real cluster, or several, and no folder's name."""
     return isinstance(address, str) and is_address(address) and not Path(address).exists()

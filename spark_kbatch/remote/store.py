@@ -43,7 +43,7 @@ _OF_BOTH = ("client_id", "request_timeout_ms", "retry_backoff_ms", "retry_backof
 class RemoteStore:
     """A real cluster over the network; a `store.Store`. Thread-safe."""
 
-    commits = disks = upkeep = server = None
+    commits = disks = upkeep = server = ledger = None
     is_remote = True
     why_not = "it is a real Kafka cluster, whose brokers see to that"
 

@@ -448,11 +448,19 @@ def replicas_of(
 
 
 def log_dirs_of(
-    manager: ReplicaManager, topics: Iterable[str], staged_size: Callable[[Path], int]
+    manager: ReplicaManager,
+    topics: Iterable[str],
+    staged_size: Callable[[Path], int],
+    *,
+    writes: bool = True,
 ) -> list[LogDirInfo]:
     """Return all log dirs, each with counts of the replicas of these topics that it holds.
 
-    `staged_size` returns the size of what jobs have staged in a folder.
+    Args:
+        manager: of the replicas.
+        topics: whose replicas are counted.
+        staged_size: returns the size of what jobs have staged in a folder.
+        writes: whether each log dir is tried with a write.
     """
     manager.dirs.look_again()
     by_node: dict[int, list[tuple[ReplicaInfo, bool]]] = {}
@@ -472,7 +480,7 @@ def log_dirs_of(
             staged_size(one.staging),
         )
         for one in manager.dirs.all
-        for state, why in [manager.dirs.probe(one.node_id)]
+        for state, why in [manager.dirs.probe(one.node_id, writes=writes)]
     ]
 
 

@@ -136,8 +136,11 @@ class Disks(Protocol):
     Arguments, results and errors are those of `Cluster`.
     """
 
-    def log_dirs(self) -> list[LogDirInfo]:
-        """Return the log dirs: what each holds, and why it is offline if it is."""
+    def log_dirs(self, *, writes: bool = True) -> list[LogDirInfo]:
+        """Return the log dirs: what each holds, and why it is offline if it is.
+
+        With `writes` false nothing is written to them, which alone tells whether that is possible.
+        """
 
     def replicas(self, topics: Sequence[str]) -> dict[TopicPartition, list[ReplicaInfo]]:
         """Return the replicas of all partitions of these topics."""
@@ -236,6 +239,10 @@ class Store(Protocol):
     @property
     def server(self) -> Any:
         """What `server.Server` serves, which also tells the `running_server`; None if the place is not served."""
+
+    @property
+    def ledger(self) -> Any:
+        """The ledger of a bucket, `bucket.shared_ledger.SharedLedger`; None for all other places."""
 
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Any:
         """Return a producer, `producer.Producer`, for any topics of the place, or a transactional one.

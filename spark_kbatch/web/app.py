@@ -14,14 +14,15 @@ from starlette.routing import Route
 
 from spark_kbatch.errors import (
     ConfigError,
+    GroupIdNotFoundError,
     KBatchError,
     OffsetOutOfRangeError,
     RetriableError,
     SchemaRegistryError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.web import records, topics
-from spark_kbatch.web.access import Access, AccessMiddleware
+from spark_kbatch.web import commits, groups, records, storage, topics
+from spark_kbatch.web.access import HEADERS, Access, AccessMiddleware
 from spark_kbatch.web.site import Site, site_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _STATUS = (
     (UnknownTopicOrPartitionError, 404),
     (OffsetOutOfRangeError, 404),
     (SchemaRegistryError, 400),
+    (GroupIdNotFoundError, 404),
     (RetriableError, 503),
     (ConfigError, 400),
 )  # of errors; 500 for others
@@ -41,6 +43,7 @@ _STATUS = (
 
 def application(site: Site, access: Access) -> Starlette:
     """Return the ASGI application that shows a site to those who have access."""
+    site.menu += storage.menu_of(site.cluster)
     app = Starlette(
         routes=[
             Route("/health", health),
@@ -48,29 +51,32 @@ def application(site: Site, access: Access) -> Starlette:
             Route("/metrics", metrics),
             Route("/style.css", style),
             *topics.ROUTES,
+            *storage.ROUTES,
             *records.ROUTES,
+            *groups.ROUTES,
+            *commits.ROUTES,
         ],
         middleware=[Middleware(AccessMiddleware, access=access)],
-        exception_handlers={HTTPException: _http_error, KBatchError: _error, OSError: _error},
+        exception_handlers={
+            HTTPException: _http_error,
+            KBatchError: _error,
+            OSError: _error,
+            Exception: _unexpected,
+        },
     )
     app.state.site = site
     return app
 
 
-def health(_request: Request) -> Response:
-    """Answer that the process answers."""
+async def health(_request: Request) -> Response:
+    """Answer that the process answers, also while all threads wait for the place."""
     return PlainTextResponse("ok\n")
 
 
 def ready(request: Request) -> Response:
     """Answer whether the place can be read now, or with 503."""
-    site = site_of(request)
-    try:
-        site.recent("ready", site.cluster.topic_names)
-    except (KBatchError, OSError) as error:
-        logger.warning("not ready: %s", error)
-        return PlainTextResponse("not ready\n", 503)
-    return PlainTextResponse("ready\n")
+    is_ready = site_of(request).is_ready()
+    return PlainTextResponse("ready\n" if is_ready else "not ready\n", 200 if is_ready else 503)
 
 
 def metrics(request: Request) -> Response:
@@ -100,6 +106,13 @@ def _error(request: Request, error: Exception) -> Response:
     if status == 500:
         logger.warning("%s cannot be shown: %s", request.url.path, error)
     return _sentence(request, status, str(error))
+
+
+def _unexpected(_request: Request, _error: Exception) -> Response:
+    """Answer after an error of ours, which the log shows; outside of all middleware."""
+    return PlainTextResponse(
+        "This page failed by a fault of kbatch, which the log of its process shows.\n", 500, HEADERS
+    )
 
 
 def _sentence(request: Request, status: int, sentence: str) -> Response:

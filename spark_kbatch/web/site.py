@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlencode
 
 import jinja2
 from starlette.responses import HTMLResponse
 
 from spark_kbatch.clock import monotonic_s, now_ms
+from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import counted, iso_time, visible
+from spark_kbatch.web.history import Samples
 from spark_kbatch.web.metrics import Exposition
 
 if TYPE_CHECKING:
@@ -20,8 +24,12 @@ if TYPE_CHECKING:
 
     from spark_kbatch import Cluster, Server
 
+logger = logging.getLogger(__name__)
+
+_SAMPLED_EVERY_S, _FAR_SAMPLED_EVERY_S = 15.0, 60.0  # the second of a place over the network
 _FRESH_S = 2.0  # what was found is shown again for this long
 _KEPT_MAX = 64
+_DIGITS_MAX = 19  # of a number in an address, which then is below 2**63
 _STEP = 1024
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -45,9 +53,15 @@ class Site:
     ) -> None:
         self.cluster, self.server, self.registry = cluster, server, registry or None
         self.menu = [("/", "Topics")]  # addresses and names of pages that each page leads to
+        self.menu += [
+            (f"/{part}", part.title()) for part in ("groups", "commits") if cluster.has(part)
+        ]
+        self.samples = Samples(cluster, _SAMPLED_EVERY_S if self.is_local else _FAR_SAMPLED_EVERY_S)
         self.exposition = Exposition(cluster, server=server)
         self._mutex = threading.Lock()  # guards _found, and not what is in it
         self._found: dict[str, _Once] = {}
+        self._looking = threading.Lock()  # held while one visitor sees whether the place is ready
+        self._is_ready = False
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
             autoescape=True,
@@ -58,12 +72,18 @@ class Site:
         self._templates.filters |= {
             "bytes": size_shown,
             "number": lambda number: f"{number:,}",
+            "rate": rate_shown,
             "time": lambda ms: iso_time(ms) or "",
             "ago": lambda ms: age_shown(now_ms() - ms),
             "visible": visible,
             "counted": counted,
         }
         self._templates.globals |= {"site": self, "link": link}
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the place is files of this machine, at which a look costs little."""
+        return Path(self.cluster.address).is_absolute()
 
     def page(
         self, request: Request, template: str, status: int = 200, /, **values: Any
@@ -84,6 +104,24 @@ class Site:
             once = self._found.setdefault(name, _Once())
         return cast("_Found", once.found(find, fresh_s))
 
+    def is_ready(self) -> bool:
+        """Return True if the place can be read, as of a moment ago.
+
+        Anyone may ask. So one visitor looks, and others do not wait for that: they would take the threads
+        of those who may look at pages.
+        """
+        if self._looking.acquire(blocking=False):
+            try:
+                self.recent("ready", self.cluster.topic_names)
+                self._is_ready = True
+            except (KBatchError, OSError) as error:
+                if self._is_ready:
+                    logger.warning("not ready: %s", error)
+                self._is_ready = False
+            finally:
+                self._looking.release()
+        return self._is_ready
+
 
 class _Once:
     """A look that visitors share."""
@@ -91,13 +129,21 @@ class _Once:
     def __init__(self) -> None:
         self._mutex = threading.Lock()  # guards the rest; held while one of them looks
         self._value: Any = None
+        self._error: KBatchError | OSError | None = None
         self._until_s = 0.0
 
     def found(self, find: Callable[[], Any], fresh_s: float) -> Any:
         with self._mutex:
             if monotonic_s() >= self._until_s:
-                self._value = find()
+                self._error = None
+                try:
+                    self._value = find()
+                except (KBatchError, OSError) as error:
+                    # For all who wait, or each would wait for it again; and not for long.
+                    self._error, fresh_s = error, min(fresh_s, _FRESH_S)
                 self._until_s = monotonic_s() + fresh_s
+            if self._error is not None:
+                raise self._error
             return self._value
 
 
@@ -109,8 +155,33 @@ def site_of(request: Request) -> Site:
 def link(path: str, asked: Mapping[str, object] | None = None, /, **changes: object) -> str:
     """Return an address within the site: a path with parameters, without those that are None or empty."""
     merged = {**(asked or {}), **changes}
-    query = urlencode({key: value for key, value in merged.items() if value not in (None, "")})
+    query = urlencode(
+        {key: value for key, value in merged.items() if value not in (None, "")},
+        errors="surrogatepass",
+    )
     return f"{path}?{query}" if query else path
+
+
+class Page(NamedTuple):
+    """A part of many things, as a page shows it."""
+
+    shown: Sequence[Any]
+    number: int  # from 1
+    pages: int  # how many there are
+    total: int  # of things
+
+
+def shown_page(request: Request, every: Sequence[Any], size: int) -> Page:
+    """Return that part of many things that a request asks for by the number of a page, or the nearest there is."""
+    count = max(1, -(-len(every) // size))
+    number = min(max(whole_number(request.query_params.get("page", "")) or 1, 1), count)
+    return Page(every[(number - 1) * size : number * size], number, count, len(every))
+
+
+def whole_number(given: object) -> int | None:
+    """Return a number that a request has in its address; None if that is none, or out of any range."""
+    text = str(given)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < _DIGITS_MAX else None
 
 
 def size_shown(size_in_bytes: float) -> str:
@@ -119,6 +190,18 @@ def size_shown(size_in_bytes: float) -> str:
     while size_in_bytes >= _STEP and unit < len(_UNITS) - 1:
         size_in_bytes, unit = size_in_bytes / _STEP, unit + 1
     return f"{size_in_bytes:.0f} B" if not unit else f"{size_in_bytes:.1f} {_UNITS[unit]}"
+
+
+def number_shown(number: float) -> str:
+    """Return a number, with a decimal only if it is not whole."""
+    return f"{number:,.{0 if number == int(number) else 1}f}"
+
+
+def rate_shown(rate: float) -> str:
+    """Return how much there is in a second, with decimals only if it is little; nothing if that is not known."""
+    if math.isnan(rate):
+        return ""
+    return f"{rate:,.{0 if rate >= 10 or rate == int(rate) else 1 if rate >= 1 else 3}f}"
 
 
 def age_shown(age_ms: int) -> str:

@@ -1,0 +1,185 @@
+"""The pages of what keeps the records: disks, replicas and garbage; a bucket's ledger; brokers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+import spark_kbatch
+from spark_kbatch import Cluster
+from spark_kbatch.files import Files
+from tests.support import builders
+from tests.support.bucket_jobs import commit_micro_batch
+from tests.support.bucket_objects import AllCounted, a_bucket
+from tests.support.pages import Page, Visitor, shown
+
+
+def words(page: Page) -> str:
+    """Return the text of a page as a person sees it, on one line."""
+    return re.sub(r"\s+", " ", unescape(re.sub("<[^>]*>", " ", page.text)))
+
+
+@pytest.fixture
+def three_disks(tmp_path: Path) -> Cluster:
+    disks = [tmp_path / f"disk-{number}" for number in range(3)]
+    cluster = Cluster(tmp_path / "cluster", create=True, log_dirs=disks)
+    cluster.create_topic("events", 2, replication_factor=3)
+    with cluster.producer() as producer:
+        for number in range(20):
+            producer.send("events", key=str(number), value="v")
+    return cluster
+
+
+def test_log_dirs_are_shown_with_what_they_hold(three_disks: Cluster) -> None:
+    with shown(three_disks) as pages:
+        page = words(Visitor(pages).get("/storage"))
+
+    assert "3 log dirs" in page
+    for one in three_disks.log_dirs():
+        assert f"{one.path} {one.node_id} online {one.replicas} {one.leaders} 0" in page
+    assert "not in sync None." in page
+    assert page.count("iB") >= 6  # free, and size, of each
+
+
+def test_a_lost_disk_and_the_partitions_that_lack_it_are_named(three_disks: Cluster) -> None:
+    lost = Path(three_disks.log_dirs()[1].path)
+    shutil.rmtree(lost)
+
+    with shown(three_disks) as pages:
+        visitor = Visitor(pages)
+        page, replicas = (
+            words(visitor.get("/storage")),
+            words(visitor.get("/topics/events/replicas")),
+        )
+
+    assert f"{lost} 1 offline:" in page
+    lagging = page.partition("Replicas, by node")[2]
+    assert "events-0" in lagging
+    assert "events-1" in lagging
+    assert replicas.count("(not in sync: ") == 2
+    assert replicas.count("(leader)") == 2
+
+
+class WritesCounted(Files):
+    """Files that count what is written to which."""
+
+    def __init__(self) -> None:
+        self.written = list[Path]()
+
+    def write(self, path: Path, *rest: object) -> None:
+        self.written.append(path)
+        super().write(path, *rest)  # type: ignore[arg-type]
+
+
+def test_a_look_at_disks_writes_nothing(tmp_path: Path) -> None:
+    files = WritesCounted()
+    cluster = builders.a_cluster(tmp_path, files=files)
+    files.written.clear()
+
+    with shown(cluster) as pages:
+        visitor = Visitor(pages)
+        visitor.get("/storage?garbage=1")
+        assert files.written == []
+
+    cluster.log_dirs()
+    assert files.written != []  # as `kbatch log-dirs` does
+
+
+def test_a_log_dir_that_may_not_be_written_to_is_told_without_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    monkeypatch.setattr(Files, "may_write", lambda _files, _path: False)
+
+    with shown(cluster) as pages:
+        assert "read-only: this process may not write there" in words(
+            Visitor(pages).get("/storage")
+        )
+
+
+def test_garbage_is_looked_for_when_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"events": 1, "gone": 1})
+    builders.append_records(cluster, {("gone", 0): builders.batch(n=1)})
+    cluster.delete_topic("gone")
+    looks, collect = list[bool](), Cluster.collect_garbage
+    monkeypatch.setattr(
+        Cluster,
+        "collect_garbage",
+        lambda self, **given: looks.append(given["dry_run"]) or collect(self, **given),
+    )
+
+    with shown(cluster) as pages:
+        visitor = Visitor(pages)
+        assert "Look for garbage" in visitor.get("/storage").text
+        assert looks == []
+        page = words(visitor.get("/storage?garbage=1"))
+
+    assert looks == [True]
+    assert "deleted topic gone" in page
+    (waiting,) = cluster.collect_garbage(dry_run=True).waiting
+    assert spark_kbatch.terminal.iso_time(waiting.until_ms) in page
+
+
+def test_a_buckets_page_tells_what_its_ledger_knows(tmp_path: Path) -> None:
+    objects = AllCounted()
+    with a_bucket(objects, "events", "more", partitions=3) as cluster:
+        for number in range(30):
+            commit_micro_batch(cluster.address, number, ["a value"])
+        with shown(cluster) as pages:
+            page = words(Visitor(pages).get("/storage"))
+
+    assert "Topics 2, with 6 partitions" in page
+    assert "Queries that commit micro-batches 1" in page
+    entries = len(objects.names_of("ledger"))
+    assert f"Ledger {entries} entries" in page
+    assert "The last 20 entries" in page
+    assert "micro-batch 29 of" in page
+    assert "micro-batch 5 of" not in page
+    assert re.search(
+        rf" {entries - 1} \d{{4}}-\S+ job app a-query \S+@\S+ 1 record", page
+    )  # who, and where
+
+
+def test_brokers_and_their_partitions_are_shown(three_disks: Cluster) -> None:
+    with (
+        three_disks.serve() as server,
+        spark_kbatch.connect(server.bootstrap_servers) as cluster,
+        shown(cluster) as pages,
+    ):
+        visitor = Visitor(pages)
+        page = words(visitor.get("/storage"))
+        assert f"of cluster {three_disks.cluster_id}" in page
+        assert server.bootstrap_servers in page
+        assert "controller" in page
+        assert "Brokers" in words(visitor.get("/"))
+        assert "(leader)" in words(visitor.get("/topics/events/replicas"))
+
+
+def test_a_place_that_does_not_tell_has_no_such_page() -> None:
+    with (
+        spark_kbatch.open("memory://nothing-kept", create=True) as cluster,
+        shown(cluster) as pages,
+    ):
+        visitor = Visitor(pages)
+        assert "/storage" not in visitor.get("/").text
+        assert visitor.ask("/storage").status == 404
+
+
+def test_the_disk_of_a_brokers_logs_is_shown(tmp_path: Path) -> None:
+    made = builders.a_cluster(tmp_path)
+    builders.append_records(made, {("events", 0): builders.batch(n=1)})
+    logs = shutil.copytree(Path(made.log_dirs()[0].path), tmp_path / "logs")
+
+    with spark_kbatch.open(logs) as cluster, shown(cluster) as pages:
+        visitor = Visitor(pages)
+        page = words(visitor.get("/storage"))
+        assert visitor.ask("/topics/events/replicas").status == 404
+
+    assert str(logs) in page
+    assert "Garbage" not in page
