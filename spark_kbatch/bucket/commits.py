@@ -68,6 +68,8 @@ class BucketCommits:
                 commit = walk.back(entry)
                 if commit is not None and (topic is None or topic in commit.topics):
                     yield commit
+            if entries[0].number <= start:
+                return
 
     def next_number(self) -> int:
         """Return the number of the next entry."""

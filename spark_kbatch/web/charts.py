@@ -36,18 +36,11 @@ class Tick(NamedTuple):
 
     percent: float
     label: str
-    anchor: str = "middle"  # what of the label is there
-
-
-class Line(NamedTuple):
-    """A line of a chart: the data of its path; empty where nothing is known."""
-
-    label: str
-    path: str
+    anchor: str  # what of the label is there
 
 
 class Bar(NamedTuple):
-    """A bar of a chart: a rectangle, and what it stands for."""
+    """A bar of a chart, and what it stands for."""
 
     label: str
     x: float
@@ -61,17 +54,23 @@ class Chart(NamedTuple):
     name: str  # part of ids in the page
     title: str
     summary: str  # for those who do not see it
-    lines: Sequence[Line]
-    bars: Sequence[Bar]
     values: Sequence[str]  # labels of the axis of values, evenly spaced, from 0 up
     places: Sequence[Tick]  # labels of the other axis
-    rows: Sequence[Sequence[str]]  # of its table, first the headings; empty if the page has one
+    lines: Mapping[str, str] = {}  # the data of their paths, by label
+    bars: Sequence[Bar] = ()
+    rows: Sequence[
+        Sequence[str]
+    ] = ()  # of its table, first the headings; empty if the page has one
 
 
 def line_chart(
-    name: str, title: str, times_ms: Sequence[int], lines: Mapping[str, Sequence[float]], shown: Shown,
+    name: str,
+    title: str,
+    times_ms: Sequence[int],
+    lines: Mapping[str, Sequence[float]],
+    shown: Shown,
     unit: int = 1000,
-) -> Chart | None:  # fmt: skip
+) -> Chart | None:
     """Return a chart of values over time, with its table; None if nothing is known.
 
     Args:
@@ -85,105 +84,93 @@ def line_chart(
     known = [value for values in lines.values() for value in values if not math.isnan(value)]
     if not known:
         return None
-    labels = _axis(max(known), unit, shown)
-    left, right = times_ms[0], times_ms[-1]
-    found = [
-        Line(label, _path([(_x(at, left, right), labels.y(value)) for at, value in zip(times_ms, values, strict=True)]))
-        for label, values in lines.items()
-    ]  # fmt: skip
+    end, labels = _axis(max(known), unit, shown)
+    places = [_x(at, times_ms) for at in times_ms]
     rows = [
         [_time(at), *("not known" if math.isnan(value) else shown(value) for value in values)]
         for at, *values in zip(times_ms, *lines.values(), strict=True)
     ]
-    summary = f"{_span(left, right)}; at most {shown(max(known))}"
-    summary += f", at last {shown(known[-1])}." if len(lines) == 1 else "."
-    headings = ["Time (UTC)", *map(visible, lines)]
+    last = f", at last {shown(known[-1])}" if len(lines) == 1 else ""
     return Chart(
-        name, title, summary, found, (), labels.texts, _times(left, right), [headings, *rows]
+        name,
+        title,
+        f"{_span(times_ms)}; at most {shown(max(known))}{last}.",
+        labels,
+        _times(times_ms[0], times_ms[-1]),
+        lines={label: _path(places, values, end) for label, values in lines.items()},
+        rows=[["Time (UTC)", *map(visible, lines)], *rows],
     )
 
 
 def bars(
-    name: str, title: str, what: str, values: Mapping[str, float], shown: Shown, unit: int = 1000
+    name: str,
+    title: str,
+    what: str,
+    values: Mapping[str, float],
+    shown: Shown,
+    *,
+    unit: int = 1000,
+    times_ms: Sequence[int] = (),
 ) -> Chart | None:
-    """Return a chart of values side by side, for a page that has them as a table; None without values.
+    """Return a chart of values side by side, or over time, for a page that has them as a table; None without values.
 
     Args:
         name, title, shown, unit: as of `line_chart`.
         what: one of them, such as "Partition".
         values: by its label.
+        times_ms: when each was, in ascending order; none to have them side by side.
     """
     if not values:
         return None
-    labels, share = _axis(max(values.values()), unit, shown), SIDE / len(values)
-    found = [
-        Bar(f"{what} {label}: {shown(value)}", (number + (1 - _BAR) / 2) * share, _BAR * share, SIDE - labels.y(value))
-        for number, (label, value) in enumerate(values.items())
-    ]  # fmt: skip
-    every = -(-len(values) // (_STEPS_MAX + 1))
-    places = [
-        _tick((number + 0.5) / len(values), label)
-        for number, label in enumerate(values)
-        if number % every == 0
+    end, labels = _axis(max(values.values()), unit, shown)
+    share = SIDE / len(values)
+    width = _MOMENT if times_ms else _BAR * share
+    lefts = [_x(at, times_ms) * (SIDE - width) / SIDE for at in times_ms] or [
+        number * share + (share - width) / 2 for number in range(len(values))
     ]
-    summary = f"From {shown(min(values.values()))} to {shown(max(values.values()))}; the table has all of them."
-    return Chart(name, title, summary, (), found, labels.texts, places, ())
+    every = -(-len(values) // (_STEPS_MAX + 1))
+    return Chart(
+        name,
+        title,
+        f"{_span(times_ms) if times_ms else title}: from {shown(min(values.values()))} to "
+        f"{shown(max(values.values()))}; the table has all of them.",
+        labels,
+        _times(times_ms[0], times_ms[-1])
+        if times_ms
+        else [
+            _tick((n + 0.5) / len(values), one) for n, one in enumerate(values) if n % every == 0
+        ],
+        bars=[
+            Bar(f"{what} {label}: {shown(value)}", left, width, SIDE * value / end)
+            for left, (label, value) in zip(lefts, values.items(), strict=True)
+        ],
+    )
 
 
-def timeline(name: str, title: str, events: Sequence[tuple[int, str, float]], shown: Shown) -> Chart | None:  # fmt: skip
-    """Return a chart of events over time, for a page that has them as a table; None without events.
-
-    Args:
-        name, title, shown: as of `line_chart`.
-        events: when, what, and how much.
-    """
-    if not events:
-        return None
-    times = [at for at, _, _ in events]
-    left, right = min(times), max(times)
-    labels = _axis(max(much for _, _, much in events), 1000, shown)
-    found = [
-        Bar(f"{what}: {shown(much)}, {_time(at)}", _x(at, left, right) * (SIDE - _MOMENT) / SIDE, _MOMENT, SIDE - labels.y(much))
-        for at, what, much in events
-    ]  # fmt: skip
-    summary = f"{_span(left, right)}; the table has all of them."
-    return Chart(name, title, summary, (), found, labels.texts, _times(left, right), ())
-
-
-class _Axis(NamedTuple):
-    """An axis of values."""
-
-    end: float
-    texts: Sequence[str]
-
-    def y(self, value: float) -> float:
-        """Return where a value is, from the top down; NaN for NaN."""
-        return SIDE * (1 - value / self.end)
-
-
-def _axis(largest: float, unit: int, shown: Shown) -> _Axis:
-    """Return an axis from 0 to at least a value, in at most four round steps."""
+def _axis(largest: float, unit: int, shown: Shown) -> tuple[float, list[str]]:
+    """Return the end of an axis from 0 to at least a value, and the labels of its round steps, at most four."""
     scale = float(unit ** int(math.log(largest, unit))) if largest >= 1 else 1.0
     rough = largest / scale / _STEPS_MAX or 1.0
     power = 10.0 ** math.floor(math.log10(rough))
     step = scale * next(n * power for n in (1, 2, 5, 10) if n * power >= rough * (1 - 1e-9))
     count = max(1, math.ceil(largest / step - 1e-9))
-    return _Axis(count * step, [shown(step * number) for number in range(count + 1)])
+    return count * step, [shown(step * number) for number in range(count + 1)]
 
 
-def _path(points: Sequence[tuple[float, float]]) -> str:
-    """Return the path through points, with a gap at those that are not known, and a dot for one alone."""
-    parts: list[str] = []
-    is_drawing = False
-    for x, y in points:
-        if not math.isnan(y):
+def _path(places: Sequence[float], values: Sequence[float], end: float) -> str:
+    """Return the path through values, with a gap at those that are not known, and a dot for one alone."""
+    path, before = "", math.nan
+    for x, value in zip(places, values, strict=True):
+        if not math.isnan(value):
             # "h0" draws nothing but the round end of a line, which a single point is seen by.
-            parts.append(f"L{x:.1f} {y:.1f}" if is_drawing else f"M{x:.1f} {y:.1f}h0")
-        is_drawing = not math.isnan(y)
-    return "".join(parts)
+            start, dot = ("M", "h0") if math.isnan(before) else ("L", "")
+            path += f"{start}{x:.1f} {SIDE * (1 - value / end):.1f}{dot}"
+        before = value
+    return path
 
 
-def _x(at: int, left: int, right: int) -> float:
+def _x(at: int, times_ms: Sequence[int]) -> float:
+    left, right = times_ms[0], times_ms[-1]
     return SIDE * (at - left) / (right - left) if right > left else SIDE / 2
 
 
@@ -205,8 +192,8 @@ def _tick(part: float, label: str) -> Tick:
     return Tick(round(100 * part, 2), label, anchor)
 
 
-def _span(left: int, right: int) -> str:
-    return f"From {_time(left)} to {_time(right)} (UTC)"
+def _span(times_ms: Sequence[int]) -> str:
+    return f"From {_time(times_ms[0])} to {_time(times_ms[-1])} (UTC)"
 
 
 def _time(at: int) -> str:

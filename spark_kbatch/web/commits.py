@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from starlette.responses import Response
 from starlette.routing import Route
 
-from spark_kbatch.web.charts import Chart, timeline
+from spark_kbatch.web.charts import Chart, bars
 from spark_kbatch.web.site import number_shown, shown_page, site_of, whole_number
 
 if TYPE_CHECKING:
@@ -53,10 +53,16 @@ def find_commits(site: Site, before: int | None, topic: str | None) -> CommitsFo
 
 def chart_of(commits: Sequence[Commit]) -> Chart | None:
     """Return the timeline of commits, by their records."""
-    events = [
-        (one.time_ms, f"Commit {one.number}", float(one.records_count)) for one in reversed(commits)
-    ]
-    return timeline("commits", "Records by commit over time", events, number_shown)
+    # Of clocks that differ, times may be in another order than numbers.
+    ordered = sorted(commits, key=lambda one: one.time_ms)
+    return bars(
+        "commits",
+        "Records by commit over time",
+        "Commit",
+        {str(one.number): one.records_count for one in ordered},
+        number_shown,
+        times_ms=[one.time_ms for one in ordered],
+    )
 
 
 def commits(request: Request) -> Response:
@@ -77,13 +83,15 @@ def commits(request: Request) -> Response:
 
 def commit(request: Request) -> Response:
     """Show one commit."""
-    site, number = site_of(request), whole_number(request.path_params["number"]) or 0
-    one = next(site.cluster.history(start=number, end=number + 1), None)
+    site, given = site_of(request), request.path_params["number"]
+    number = whole_number(given)
+    found = () if number is None else site.cluster.history(start=number, end=number + 1)
+    one = next(iter(found), None)
     if one is None:
-        sentence = f"There is no commit {request.path_params['number']}, or it is no longer kept."
+        sentence = f"There is no commit {given}, or it is no longer kept."
         return site.page(request, "error.html", 404, sentence=sentence)
     page = shown_page(request, sorted(one.ends), PARTITIONS_SHOWN)
     return site.page(request, "commit.html", commit=one, page=page)
 
 
-ROUTES = [Route("/commits", commits), Route("/commits/{number:int}", commit)]
+ROUTES = [Route("/commits", commits), Route("/commits/{number}", commit)]

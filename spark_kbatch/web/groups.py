@@ -63,9 +63,5 @@ def _groups(site: Site) -> list[ConsumerGroup]:
 
 def _lag(site: Site, title: str, group_ids: Sequence[str]) -> Chart | None:
     """Return a chart of the lag of a few groups, as far as samples have it."""
-    found = {group_id: site.history.series(LAG, group_id) for group_id in group_ids}
-    known = {group_id: one.values for group_id, one in found.items() if one.values}
-    if not known:
-        return None
-    times_ms = max((one.times_ms for one in found.values()), key=len)
-    return line_chart("lag", f"{title} over time, in records", times_ms, known, number_shown)
+    times_ms, lines = site.samples.series(LAG, *group_ids)
+    return line_chart("lag", f"{title} over time, in records", times_ms, lines, number_shown)

@@ -1,8 +1,8 @@
 """Samples of a place over time: how fast its topics grow, and how far groups are behind.
 
 A thread takes one each 15 seconds, of a place over the network each 60: the end offsets and sizes of all topics, in
-one look, and the lag of all groups. It never takes more than a hundredth of the time, and while nobody has looked
-for an hour, one sample in five minutes. The last 240 samples are kept, of a bounded number of topics and groups.
+one look, and the lag of all groups. It never takes more than a hundredth of the time. The last 240 samples are
+kept, of a bounded number of topics and groups.
 
 What is kept of a topic is its rate since the sample before, so that no reader has to know what a topic that was deleted
 and created again means: where its end went back, nothing is known, and no more where it cannot be read. The rate of bytes is
@@ -15,7 +15,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,20 +34,12 @@ WHOLE = ""  # in place of a topic: all of them
 _SERIES_MAX = 5_000  # of 240 numbers each: 10 MB
 _LATEST = 4  # samples, over which "now" is
 _COST = 100  # times what a sample takes is the least time to the next
-_UNSEEN_AFTER_MS, _UNSEEN_EVERY_S = 3_600_000, 300.0
 _ENDS_WITHIN_S = 5.0
 
 _Values = dict[tuple[str, str], float]
 
 
-class Series(NamedTuple):
-    """Values at times of day; NaN where not known."""
-
-    times_ms: list[int]
-    values: list[float]
-
-
-class History:
+class Samples:
     """The samples of one place. Thread-safe.
 
     Args:
@@ -67,9 +59,7 @@ class History:
         self._taken = 0
         self._before: tuple[int, Mapping[str, tuple[float, float]]] | None = None
         self._failed: set[str] = set()  # what could not be looked at last time
-        self._seen_ms = clock()
-        self._is_ended = False
-        self._wake = threading.Event()
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kbatch-samples", daemon=True)
 
     def start(self) -> None:
@@ -78,36 +68,31 @@ class History:
 
     def close(self) -> None:
         """End the thread, without waiting long for a sample in progress. May be called again, or before `start`."""
-        self._is_ended = True
-        self._wake.set()
+        self._ended.set()
         if self._thread.ident is not None:
             self._thread.join(_ENDS_WITHIN_S)
 
-    def look(self) -> None:
-        """Tell that somebody looks at pages; after an hour without, the next sample is taken at once."""
-        unseen_ms, self._seen_ms = self._clock() - self._seen_ms, self._clock()
-        if unseen_ms > _UNSEEN_AFTER_MS:
-            self._wake.set()
+    def series(self, kind: str, *names: str) -> tuple[list[int], dict[str, list[float]]]:
+        """Return what is known over time of topics, of all of them, or of groups.
 
-    def series(self, kind: str, name: str = WHOLE) -> Series:
-        """Return what is known over time of a topic, of all of them, or of a group; the oldest value first."""
+        Returns:
+            Times of day in ms, ascending, and values at these times, by name; NaN where not known.
+        """
         with self._mutex:
-            found = self._series.get((kind, name))
-            if found is None:
-                return Series([], [])
             taken = np.arange(max(0, self._taken - SAMPLES), self._taken) % SAMPLES
-            return Series(self._times_ms[taken].tolist(), found[taken].tolist())
+            found = {name: self._series.get((kind, name)) for name in names}
+            lines = {name: one[taken].tolist() for name, one in found.items() if one is not None}
+            return self._times_ms[taken].tolist(), lines
 
     def latest(self, kind: str, name: str = WHOLE) -> float:
         """Return the mean of the last few samples; NaN if nothing is known."""
-        values = self.series(kind, name).values[-_LATEST:]
-        known = [value for value in values if not math.isnan(value)]
+        values = self.series(kind, name)[1].get(name, [])
+        known = [value for value in values[-_LATEST:] if not math.isnan(value)]
         return sum(known) / len(known) if known else math.nan
 
     def pause_s(self, took_s: float) -> float:
         """Return how long to wait for the next sample after one that took some time."""
-        is_unseen = self._clock() - self._seen_ms > _UNSEEN_AFTER_MS
-        return max(_UNSEEN_EVERY_S if is_unseen else self._every_s, _COST * took_s)
+        return max(self._every_s, _COST * took_s)
 
     def sample(self) -> None:
         """Take a sample; what cannot be looked at is missing in it."""
@@ -117,15 +102,16 @@ class History:
                 values |= found(at_ms)
                 self._failed.discard(what)
             except (KBatchError, OSError) as error:
-                if what not in self._failed and not self._is_ended:
+                if what not in self._failed and not self._ended.is_set():
                     logger.warning("rates and lag have a gap, as %s cannot be read: %s", what, error)  # fmt: skip
                 self._failed.add(what)
         with self._mutex:
             slot = self._taken % SAMPLES
-            if slot == 0:  # Those that are gone since the last round make room.
-                self._series = {key: one for key, one in self._series.items() if not np.isnan(one).all()}  # fmt: skip
             for one in self._series.values():
                 one[slot] = math.nan
+            if slot == 0:  # those that are gone since the last round make room
+                known = [key for key, one in self._series.items() if not np.isnan(one).all()]
+                self._series = {key: self._series[key] for key in known}
             for key, value in values.items():
                 if key in self._series or len(self._series) < _SERIES_MAX:
                     self._series.setdefault(key, np.full(SAMPLES, math.nan))[slot] = value
@@ -160,8 +146,8 @@ class History:
         return {(LAG, one.group_id): one.lag for one in groups}
 
     def _run(self) -> None:
-        while not self._is_ended:
+        pause_s = 0.0
+        while not self._ended.wait(pause_s):
             began_ms = since_boot_ms()
             self.sample()
-            self._wake.wait(self.pause_s((since_boot_ms() - began_ms) / 1000))
-            self._wake.clear()
+            pause_s = self.pause_s((since_boot_ms() - began_ms) / 1000)

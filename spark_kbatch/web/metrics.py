@@ -27,11 +27,11 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import INSTALL_EXTRA, ConfigError, KBatchError, RequestTimedOutError
-from spark_kbatch.model import partition_of
+from spark_kbatch.opening.stores import store_of
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
@@ -218,62 +218,52 @@ class _Families:
 
     def __init__(self, client: ModuleType) -> None:
         self._core = client.core
-        self._found: dict[str, Any] = {}
+        self.found: dict[str, Any] = {}
 
-    def all(self) -> Iterable[Metric]:
-        """Return those that have a value."""
-        return self._found.values()
-
-    def add(self, name: str, value: Any, *labels: str) -> None:
-        """Add a value unless it is None; of a histogram, its buckets and sum."""
-        if value is None:
-            return
-        family = self._found.get(name)
-        if family is None:
-            kind, label_names, text = METRICS[name]
-            make = getattr(self._core, f"{kind.capitalize()}MetricFamily")
-            family = self._found[name] = make(name, text, labels=label_names)
-        values = value if METRICS[name].kind == "histogram" else (value,)
-        family.add_metric([*map(visible, labels)], *values)
+    def add(self, values: Mapping[str, Any], *labels: str | int) -> None:
+        """Add values by name but for those that are None; of a histogram, its buckets and sum."""
+        shown = [visible(str(one)) for one in labels]
+        for name, value in values.items():
+            if value is None:
+                continue
+            if name not in self.found:
+                kind, of, text = METRICS[name]
+                make = getattr(self._core, f"{kind.capitalize()}MetricFamily")
+                self.found[name] = make(name, text, labels=of)
+            self.found[name].add_metric(shown, *(value if isinstance(value, tuple) else (value,)))
 
 
-class PlaceMetrics:
-    """A collector over a place's public `Cluster`."""
+_Add: TypeAlias = Callable[[_Families], None]
 
-    def __init__(
-        self,
-        client: ModuleType,
-        cluster: Cluster,
-        bucket: BucketDescription | None,
-        ledger: Callable[[], LedgerDescription] | None,
-    ) -> None:
-        """Collect with the package prometheus_client; the others are `Exposition`'s."""
-        self._client, self._cluster, self._bucket, self._ledger = client, cluster, bucket, ledger
+
+class _PlaceMetrics:
+    """Metrics of a place, by its public `Cluster`."""
+
+    def __init__(self, cluster: Cluster, bucket: BucketDescription | None, *, writes: bool) -> None:
+        self._cluster, self._bucket, self._writes = cluster, bucket, writes
         self._newest: Commit | None = None
         self._told: dict[str, str] = {}  # errors, by part
 
-    def collect(self) -> Iterable[Metric]:
-        """Return the metrics as of now; raises if not even the topics can be read."""
-        found = _Families(self._client)
-        parts: dict[str, Callable[[_Families], None]] = {}
+    def add_to(self, found: _Families) -> None:
+        """Add the metrics as of now; raises if not even the topics can be read."""
+        parts: dict[str, _Add] = {}
         if self._cluster.has("disks"):
-            ends = self._add_logs(found)
+            count = self._add_logs(found)
             parts["log dirs"] = self._add_log_dirs
-            parts["commits"] = lambda found: self._add_commits(found, ends.get(_COMMITS))
-        elif self._ledger is not None:
+            parts["commits"] = lambda found: self._add_commits(found, count)
+        elif self._bucket is not None or store_of(self._cluster).ledger is None:
+            self._add_partitions(found)
+        else:
             self._add_offsets(found)
             parts["ledger"] = self._add_ledger
-        else:
-            self._add_partitions(found)
         if self._cluster.has("groups"):
             parts["groups"] = self._add_groups
         if self._bucket is not None:
-            self._add_bucket(found, self._bucket)
+            _add_bucket(found, self._bucket)
         for part, add in parts.items():
-            found.add("kbatch_scrape_failed", int(not self._is_added(found, part, add)), part)
-        return found.all()
+            found.add({"kbatch_scrape_failed": int(not self._is_added(found, part, add))}, part)
 
-    def _is_added(self, found: _Families, part: str, add: Callable[[_Families], None]) -> bool:
+    def _is_added(self, found: _Families, part: str, add: _Add) -> bool:
         """Add a part of the place, or log why it cannot be read, once for each reason."""
         try:
             add(found)
@@ -285,112 +275,120 @@ class PlaceMetrics:
         self._told.pop(part, None)
         return True
 
-    def _add_logs(self, found: _Families) -> dict[str, int | None]:
-        """Add what the cluster's own metrics have; return the log ends by partition."""
+    def _add_logs(self, found: _Families) -> int | None:
+        """Add what the cluster's own metrics have; return how many commits there are, if that can be read."""
         metrics = self._cluster.metrics()
         for kind, domain in _MBEANS.items():
-            for name, value in metrics[kind].items():
-                found.add(_mbean(domain, kind, name), value)
+            found.add({_mbean(domain, kind, name): value for name, value in metrics[kind].items()})
         for text, log in metrics["Log"].items():
-            labels = _labels(partition_of(text))
-            for name, value in log.items():
-                found.add(_mbean("log", "Log", name), value, *labels)
-        return {text: log["LogEndOffset"] for text, log in metrics["Log"].items()}
+            topic, _, partition = text.rpartition("-")
+            values = {_mbean("log", "Log", name): value for name, value in log.items()}
+            found.add(values, topic, partition)
+        count: int | None = metrics["Log"].get(_COMMITS, {}).get("LogEndOffset")
+        return count
 
     def _add_partitions(self, found: _Families) -> None:
         for one in self._cluster.describe(self._cluster.topic_names()):
-            if one.error:
-                continue
-            labels = _labels(one.topic_partition)
-            found.add("kafka_log_log_logstartoffset", one.offsets.log_start_offset, *labels)
-            found.add("kafka_log_log_logendoffset", one.offsets.log_end_offset, *labels)
-            size = one.size_in_bytes if one.size_in_bytes >= 0 else None  # which no broker tells
-            found.add("kafka_log_log_size", size, *labels)
+            if not one.error:
+                values = {
+                    "kafka_log_log_logstartoffset": one.offsets.log_start_offset,
+                    "kafka_log_log_logendoffset": one.offsets.log_end_offset,
+                    # Brokers do not tell it.
+                    "kafka_log_log_size": one.size_in_bytes if one.size_in_bytes >= 0 else None,
+                }
+                found.add(values, *one.topic_partition)
 
     def _add_offsets(self, found: _Families) -> None:
         """Add starts and ends of a bucket's partitions, which its ledger alone tells."""
         every = [(one.name, at) for one in self._cluster.topics() for at in range(one.partitions)]
         for name, bound in (("start", "earliest"), ("end", "latest")):
             for tp, one in self._cluster.list_offsets(dict.fromkeys(every, bound)).items():
-                found.add(f"kafka_log_log_log{name}offset", one and one.offset, *_labels(tp))
+                found.add({f"kafka_log_log_log{name}offset": one and one.offset}, *tp)
+
+    def _add_ledger(self, found: _Families) -> None:
+        from spark_kbatch.bucket.maintenance import describe_ledger  # noqa: PLC0415  only for a bucket
+
+        _add_lengths(found, describe_ledger(store_of(self._cluster).ledger))
 
     def _add_groups(self, found: _Families) -> None:
         for group in self._cluster.groups():
-            found.add("kafka_consumergroup_members", len(group.members), group.group_id)
+            found.add({"kafka_consumergroup_members": len(group.members)}, group.group_id)
             for tp, one in group.offsets.items():
-                labels = group.group_id, *_labels(tp)
-                found.add("kafka_consumergroup_current_offset", one.committed_offset, *labels)
-                found.add("kafka_consumergroup_lag", one.lag, *labels)
+                values = {
+                    "kafka_consumergroup_current_offset": one.committed_offset,
+                    "kafka_consumergroup_lag": one.lag,
+                }
+                found.add(values, group.group_id, *tp)
 
     def _add_log_dirs(self, found: _Families) -> None:
-        for one in self._cluster.log_dirs():
+        disks = store_of(self._cluster).disks
+        for one in disks.log_dirs(writes=self._writes) if disks is not None else ():
             is_offline = one.state == "offline"
-            found.add("kafka_log_logmanager_logdirectoryoffline", int(is_offline), one.path)
-            found.add("kbatch_log_dir_writable", int(one.state == "online"), one.path)
-            found.add("kbatch_log_dir_staged_bytes", one.staged_size_in_bytes, one.path)
             # Some network file systems tell no sizes.
-            if not is_offline and (disk := shutil.disk_usage(one.path)).total:
-                found.add("kbatch_log_dir_free_bytes", disk.free, one.path)
-                found.add("kbatch_log_dir_size_bytes", disk.total, one.path)
+            disk = None if is_offline else shutil.disk_usage(one.path)
+            values = {
+                "kafka_log_logmanager_logdirectoryoffline": int(is_offline),
+                "kbatch_log_dir_writable": int(one.state == "online"),
+                "kbatch_log_dir_free_bytes": disk.free if disk and disk.total else None,
+                "kbatch_log_dir_size_bytes": (disk and disk.total) or None,
+                "kbatch_log_dir_staged_bytes": one.staged_size_in_bytes,
+            }
+            found.add(values, one.path)
 
     def _add_commits(self, found: _Families, count: int | None) -> None:
         """Add the number of commits, and the newest one, which is read when there is a newer one."""
-        found.add("kbatch_commits_total", count)
+        found.add({"kbatch_commits_total": count})
         if not count:
             return
         if self._newest is None or self._newest.number != count - 1:
             self._newest = self._cluster.find_commit(count - 1)
-        found.add("kbatch_last_commit_timestamp_seconds", self._newest.time_ms / 1000)
-        found.add("kbatch_last_commit_records", self._newest.records_count)
-        found.add("kbatch_last_commit_bytes", self._newest.size_in_bytes)
-
-    def _add_ledger(self, found: _Families) -> None:
-        assert self._ledger is not None
-        _add_ledger(found, self._ledger())
-
-    def _add_bucket(self, found: _Families, bucket: BucketDescription) -> None:
-        _add_ledger(found, bucket)
-        found.add("kbatch_bucket_small_pieces", bucket.small_extents)
-        states = {"read": bucket.referenced, "waiting": bucket.waiting, "ledger": bucket.ledger}
-        for state, stored in states.items():
-            found.add("kbatch_bucket_objects", stored.objects, state)
-            found.add("kbatch_bucket_bytes", stored.size_in_bytes, state)
+        values = {
+            "kbatch_last_commit_timestamp_seconds": self._newest.time_ms / 1000,
+            "kbatch_last_commit_records": self._newest.records_count,
+            "kbatch_last_commit_bytes": self._newest.size_in_bytes,
+        }
+        found.add(values)
 
 
-def _add_ledger(found: _Families, one: LedgerDescription | BucketDescription) -> None:
-    since_s = one.unmaintained_since_ms / 1000
-    found.add("kbatch_bucket_entries", one.entries)
-    found.add("kbatch_bucket_entries_since_checkpoint", one.entries_since_checkpoint)
-    found.add("kbatch_bucket_last_entry_timestamp_seconds", one.last_entry_ms / 1000)
-    found.add("kbatch_bucket_unmaintained_since_timestamp_seconds", since_s)
-    found.add("kbatch_bucket_clock_ahead_seconds", one.clock_ahead_ms / 1000)
+def _add_lengths(found: _Families, one: LedgerDescription | BucketDescription) -> None:
+    """Add how long a ledger is, and how old."""
+    values = {
+        "entries": one.entries,
+        "entries_since_checkpoint": one.entries_since_checkpoint,
+        "last_entry_timestamp_seconds": one.last_entry_ms / 1000,
+        "unmaintained_since_timestamp_seconds": one.unmaintained_since_ms / 1000,
+        "clock_ahead_seconds": one.clock_ahead_ms / 1000,
+    }
+    found.add({f"kbatch_bucket_{name}": value for name, value in values.items()})
 
 
-class ServerMetrics:
-    """A collector over a server of this process."""
+def _add_bucket(found: _Families, bucket: BucketDescription) -> None:
+    _add_lengths(found, bucket)
+    found.add({"kbatch_bucket_small_pieces": bucket.small_extents})
+    states = {"read": bucket.referenced, "waiting": bucket.waiting, "ledger": bucket.ledger}
+    for state, (objects, size) in states.items():
+        found.add({"kbatch_bucket_objects": objects, "kbatch_bucket_bytes": size}, state)
 
-    def __init__(self, client: ModuleType, server: Server) -> None:
-        """Collect with the package prometheus_client."""
-        self._client, self._server = client, server
 
-    def collect(self) -> Iterable[Metric]:
-        """Return the metrics as of now."""
-        found, metrics = _Families(self._client), self._server.metrics()
-        for name, meter in metrics["BrokerTopicMetrics"].items():
-            found.add(_mbean("server", "BrokerTopicMetrics", name), meter["Count"])
-        for name, value in metrics["socket-server-metrics"].items():
-            found.add(_mbean("server", "socket-server-metrics", name), value)
-        for name, purgatory in metrics["DelayedOperationPurgatory"].items():
-            size = purgatory["PurgatorySize"]
-            found.add("kafka_server_delayedoperationpurgatory_purgatorysize", size, name)
-        for kind, one in metrics["RequestMetrics"].items():
-            times, prefix = one["TotalTimeMs"], "kafka_network_requestmetrics"
-            buckets = [*times["AtMost"].items(), ("+Inf", times["Count"])]
-            found.add(f"{prefix}_requests_total", one["RequestsPerSec"]["Count"], kind)
-            found.add(f"{prefix}_totaltimems", (buckets, times["Sum"]), kind)
-            for error, meter in one["ErrorsPerSec"].items():
-                found.add(f"{prefix}_errors_total", meter["Count"], kind, error)
-        return found.all()
+def _add_server(found: _Families, metrics: Mapping[str, Any]) -> None:
+    """Add what `Server.metrics` has."""
+    topics, sockets = metrics["BrokerTopicMetrics"], metrics["socket-server-metrics"]
+    mbeans = {("BrokerTopicMetrics", name): meter["Count"] for name, meter in topics.items()}
+    mbeans |= {("socket-server-metrics", name): value for name, value in sockets.items()}
+    found.add({_mbean("server", *of): value for of, value in mbeans.items()})
+    for operation, size in metrics["DelayedOperationPurgatory"].items():
+        name = _mbean("server", "DelayedOperationPurgatory", "PurgatorySize")
+        found.add({name: size["PurgatorySize"]}, operation)
+    for kind, one in metrics["RequestMetrics"].items():
+        times = one["TotalTimeMs"]
+        buckets = [*times["AtMost"].items(), ("+Inf", times["Count"])]
+        values = {
+            "kafka_network_requestmetrics_requests_total": one["RequestsPerSec"]["Count"],
+            "kafka_network_requestmetrics_totaltimems": (buckets, times["Sum"]),
+        }
+        found.add(values, kind)
+        for error, meter in one["ErrorsPerSec"].items():
+            found.add({"kafka_network_requestmetrics_errors_total": meter["Count"]}, kind, error)
 
 
 class Exposition:
@@ -406,7 +404,6 @@ class Exposition:
         cluster: Cluster,
         *,
         bucket: BucketDescription | None = None,
-        ledger: Callable[[], LedgerDescription] | None = None,
         server: Server | None = None,
     ) -> None:
         """Set up the metrics of a place.
@@ -414,8 +411,8 @@ class Exposition:
         Args:
             cluster: the place.
             bucket: of a bucket whose objects were all listed, as `kbatch describe` does; for one look.
-            ledger: of a bucket that is scraped: describes its ledger (`bucket.maintenance.describe_ledger`).
-            server: that serves the place; its process's memory, CPU time and open files are told too.
+            server: that serves the place; its process's memory, CPU time and open files are told too. Without one
+                nothing is written, not even to see whether a log dir can be written.
 
         Raises:
             ConfigError: the package prometheus-client is missing.
@@ -426,14 +423,22 @@ class Exposition:
             raise ConfigError(
                 f"metrics for Prometheus need the package prometheus-client: {INSTALL_EXTRA.format('metrics')}"
             ) from None
-        self._client = prometheus_client
+        self._client, self._server = prometheus_client, server
+        self._place = _PlaceMetrics(cluster, bucket, writes=server is not None)
         self._registry = prometheus_client.CollectorRegistry()
-        self._registry.register(PlaceMetrics(prometheus_client, cluster, bucket, ledger))
+        self._registry.register(self)
         if server is not None:
-            self._registry.register(ServerMetrics(prometheus_client, server))
             prometheus_client.ProcessCollector(registry=self._registry)
         self._lock = threading.Lock()  # guards the rest, and is held while the place is looked at
         self._text, self._until_s = b"", 0.0
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics as of now, as a collector of prometheus_client; the caller holds the lock."""
+        found = _Families(self._client)
+        if self._server is not None:
+            _add_server(found, self._server.metrics())
+        self._place.add_to(found)
+        return found.found.values()
 
     def text(self) -> tuple[str, bytes]:
         """Return the content type and the text.
@@ -452,8 +457,3 @@ class Exposition:
             return self._client.CONTENT_TYPE_LATEST, self._text
         finally:
             self._lock.release()
-
-
-def _labels(topic_partition: tuple[str, int] | None) -> tuple[str, str]:
-    assert topic_partition is not None
-    return topic_partition[0], str(topic_partition[1])

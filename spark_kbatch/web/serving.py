@@ -60,8 +60,8 @@ class WebServer:
                 timeout_graceful_shutdown=int(_ENDS_WITHIN_S),
             )
         )
-        self._history = site.history
-        self._history.start()
+        self._samples = site.samples
+        self._samples.start()
         sock.listen()
         self._thread = threading.Thread(
             target=self._server.run, args=([sock],), name="kbatch-web", daemon=True
@@ -87,6 +87,6 @@ class WebServer:
 
     def close(self) -> None:
         """End: accept no more requests, and answer those in progress for some seconds. May be called again."""
-        self._history.close()
+        self._samples.close()
         self._server.should_exit = True
         self._thread.join(2 * _ENDS_WITHIN_S)

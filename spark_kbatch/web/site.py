@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse
 from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.opening.stores import store_of
 from spark_kbatch.terminal import counted, iso_time, visible
-from spark_kbatch.web.history import History
+from spark_kbatch.web.history import Samples
 from spark_kbatch.web.metrics import Exposition
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Site:
         self.menu += [
             (f"/{part}", part.title()) for part in ("groups", "commits") if cluster.has(part)
         ]
-        self.history = History(cluster, _SAMPLED_EVERY_S if self.is_local else _FAR_SAMPLED_EVERY_S)
+        self.samples = Samples(cluster, _SAMPLED_EVERY_S if self.is_local else _FAR_SAMPLED_EVERY_S)
         self.exposition = Exposition(cluster, server=server, ledger=_ledger_of(cluster))
         self._mutex = threading.Lock()  # guards _found, and not what is in it
         self._found: dict[str, _Once] = {}
@@ -85,7 +85,6 @@ class Site:
         self, request: Request, template: str, status: int = 200, /, **values: Any
     ) -> HTMLResponse:
         """Return a page made by a template, which gets the request's path and parameters too."""
-        self.history.look()
         made = self._templates.get_template(template)
         asked = {"path": request.url.path, "asked": dict(request.query_params)}
         return HTMLResponse(made.render(asked | values), status)

@@ -66,7 +66,7 @@ def topics(request: Request) -> Response:
         request, [name for name in names if wanted.lower() in name.lower()], TOPICS_SHOWN
     )
     rows = site.recent(f"topics {page.shown}", lambda: _rows(site.cluster, page.shown))
-    rates = {row.name: site.history.latest(RECORDS, row.name) for row in rows}
+    rates = {row.name: site.samples.latest(RECORDS, row.name) for row in rows}
     return site.page(
         request, "topics.html", rows=rows, rates=rates, page=page, wanted=wanted, internal=internal,
         charts=_rates(site, WHOLE),
@@ -108,12 +108,15 @@ def _rows(cluster: Cluster, names: Sequence[str]) -> list[_TopicRow]:
 
 def _rates(site: Site, name: str) -> list[Chart]:
     """Return charts of how fast a topic grows, or all of them; none before the second sample."""
-    times_ms, records = site.history.series(RECORDS, name)
-    _, sizes = site.history.series(BYTES, name)
-    found = [
-        line_chart("records", "Records written per second", times_ms, {"records": records}, rate_shown),
-        line_chart("bytes", "Growth of the size per second", times_ms, {"bytes": sizes}, size_shown, 1024),
-    ]  # fmt: skip
+    found = []
+    for kind, title, shown, unit in (
+        (RECORDS, "Records written per second", rate_shown, 1000),
+        (BYTES, "Growth of the size per second", size_shown, 1024),
+    ):
+        times_ms, lines = site.samples.series(kind, name)
+        found.append(
+            line_chart(kind, title, times_ms, {kind: lines[name]} if lines else {}, shown, unit)
+        )
     return [one for one in found if one is not None]
 
 
@@ -129,7 +132,7 @@ def _sides(partitions: Sequence[PartitionInfo]) -> list[Chart | None]:
     }
     return [
         bars("sides", "Records by partition", "Partition", records, number_shown),
-        bars("sizes", "Size by partition", "Partition", sizes, size_shown, 1024),
+        bars("sizes", "Size by partition", "Partition", sizes, size_shown, unit=1024),
     ]  # fmt: skip
 
 

@@ -128,19 +128,17 @@ def _shown(field: Field, value: Any) -> str:
     return repr(value)
 
 
-def error_codes(message: Structure) -> list[int]:
-    """Return the error codes in an answer and in all parts of it, but for those of no error."""
-    found = list[int]()
-    _collect_error_codes(message, found)
-    return found
+def error_codes(part: Structure, found: list[int]) -> list[int]:
+    """Add the error codes of an answer, or of a part of it, and of its parts; none for what is no error.
 
-
-def _collect_error_codes(part: Structure, found: list[int]) -> None:
-    if part.HAS_ERROR_CODE and (code := part.error_code):
-        found.append(code)
+    Returns `found`, to which they are added: an answer may have thousands of parts.
+    """
+    if part.HAS_ERROR_CODE and part.error_code:
+        found.append(part.error_code)
     for name in part.ARRAYS_WITH_ERRORS:
         for one in getattr(part, name) or ():
-            _collect_error_codes(one, found)
+            error_codes(one, found)
+    return found
 
 
 def parse(name: str, text: str) -> type[Structure]:

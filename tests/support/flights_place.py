@@ -22,7 +22,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark import demo
-from spark_kbatch.web.history import History
+from spark_kbatch.web.history import Samples
 
 NOW = datetime.datetime(2014, 1, 1, 6, 0, tzinfo=datetime.UTC)
 TOPIC = demo.TOPIC
@@ -49,7 +49,7 @@ def flights_place(folder: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def live(cluster: Cluster, history: History) -> None:
+def live(cluster: Cluster, samples: Samples) -> None:
     """Let the last day's flights come within half an hour, groups read them, and samples be taken."""
     day = _flights(demo._flights_archive()).filter(pl.col("timestamp") >= _LAST_DAY)
     partitions, reads = cluster.partitions(TOPIC), random.Random(1)
@@ -68,8 +68,8 @@ def live(cluster: Cluster, history: History) -> None:
                         positions[group] = {tp: end - behind // (tp.partition + 4) for tp, end in ends.items()}  # fmt: skip
                         cluster.alter_group_offsets(group, positions[group])
                 at_ms = int(now.timestamp() * 1000)
-                with mock.patch.object(history, "_clock", lambda at_ms=at_ms: at_ms - history._of_day_ms):  # fmt: skip
-                    history.sample()
+                with mock.patch.object(samples, "_clock", lambda at_ms=at_ms: at_ms - samples._of_day_ms):  # fmt: skip
+                    samples.sample()
 
 
 def _of_day(number: int) -> tuple[datetime.datetime, datetime.datetime]:

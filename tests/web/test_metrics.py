@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import kafka
@@ -21,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import spark_kbatch
 from spark_kbatch import Cluster, Server
-from spark_kbatch.bucket.maintenance import describe, describe_ledger
+from spark_kbatch.bucket.maintenance import describe
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.errors import ClosedError, RequestTimedOutError
 from spark_kbatch.files import LinkedFiles
@@ -154,18 +155,18 @@ def test_a_refused_record_is_an_error_of_its_kind(tmp_path: Path) -> None:
 def test_each_partition_of_an_answer_with_an_error_is_counted(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={TOPIC: 3})
     with cluster.serve() as server:
-        server.intercept("ListOffsets", lambda request: request.fail("NOT_LEADER_OR_FOLLOWER"))
+        server.intercept("ListOffsets", lambda request: request.fail("TOPIC_AUTHORIZATION_FAILED"))
         admin = AdminClient({"bootstrap.servers": server.bootstrap_servers})
         partitions = [confluent_kafka.TopicPartition(TOPIC, number) for number in range(3)]
         wanted = dict.fromkeys(partitions, OffsetSpec.latest())
-        for answer in admin.list_offsets(wanted, request_timeout=0.5).values():
+        for answer in admin.list_offsets(wanted, request_timeout=SOON).values():
             with pytest.raises(confluent_kafka.KafkaException):
                 answer.result(SOON)
         found = scraped(cluster, server)
 
     asked = found(REQUESTS, request="ListOffsets")
     assert asked
-    assert found(ERRORS, request="ListOffsets", error="NOT_LEADER_OR_FOLLOWER") == 3 * asked
+    assert found(ERRORS, request="ListOffsets", error="TOPIC_AUTHORIZATION_FAILED") == 3 * asked
 
 
 def test_times_are_counted_up_to_bounds_that_a_delayed_request_is_above(tmp_path: Path) -> None:
@@ -331,6 +332,28 @@ def test_a_disk_that_is_gone_shows_in_partitions_replicas_and_log_dirs(tmp_path:
         assert found("kbatch_scrape_failed", part="log dirs") == 0
 
 
+def test_a_page_without_a_server_writes_nothing_to_see_whether_it_could(tmp_path: Path) -> None:
+    written = list[Path]()
+
+    class Watched(LinkedFiles):
+        def write(self, path: Path, *arguments: Any, **named: Any) -> None:
+            written.append(path)
+            super().write(path, *arguments, **named)
+
+        def may_write(self, path: Path) -> bool:
+            return False
+
+    cluster = builders.a_cluster(tmp_path, files=Watched())
+    written.clear()
+    found = scraped(cluster)
+    assert [*found.by("kbatch_log_dir_writable", "logDirectory").values()] == [0]
+    assert written == []
+    with cluster.serve() as server:
+        found = scraped(cluster, server)
+    assert [*found.by("kbatch_log_dir_writable", "logDirectory").values()] == [1]
+    assert any(one.name.startswith(".probe-") for one in written)
+
+
 def test_a_full_disk_is_online_and_cannot_be_written(tmp_path: Path) -> None:
     class Full(LinkedFiles):
         def is_full(self, path: Path) -> bool:
@@ -433,7 +456,7 @@ def test_a_scrape_of_a_bucket_costs_five_reads_of_its_ledger_and_two_lists(topic
         for number in range(5):
             producer.send(names[0], f"{number}", partition=1).result(SOON)
     cluster.alter_group_offsets("g", {(names[0], 1): 3})
-    exposition = Exposition(Cluster.over(store), ledger=lambda: describe_ledger(store.ledger))
+    exposition = Exposition(Cluster.over(store))
     found = Scraped(exposition)
     objects.taken()
     exposition._until_s = 0

@@ -29,9 +29,9 @@ pytestmark = pytest.mark.interop
 def flights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
     with flights_place(tmp_path_factory.mktemp("place") / "flights-log") as cluster:
         site = Site(cluster)
-        live(cluster, site.history)
+        live(cluster, site.samples)
         with (
-            mock.patch.object(site.history, "start"),  # it would take a sample of today
+            mock.patch.object(site.samples, "start"),  # it would take a sample of today
             time_machine.travel(NOW),
             WebServer(site, "127.0.0.1", 0, token=None) as pages,
         ):

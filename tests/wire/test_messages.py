@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_kbatch.wire import messages, protocol
-from spark_kbatch.wire.codec import Versions
+from spark_kbatch.wire.codec import Structure, Versions, error_codes
 from spark_kbatch.wire.messages import ApiKey
 from spark_kbatch.wire.protocol import SUPPORTED, ListOffsetsResponse, MetadataRequest
 from tests.support.kafka_schemas import entry
@@ -70,3 +72,22 @@ def test_name_that_does_not_exist_is_refused() -> None:
 )
 def test_versions_are_parsed(text: str, versions: tuple[int, int]) -> None:
     assert Versions.parse(text) == versions
+
+
+def with_errors(kind: type[Structure], numbers: Iterator[int]) -> Structure:
+    """Return a structure whose parts, two of each array, have an error code each where they have one."""
+    values: dict[str, object] = {}
+    for field in kind.FIELDS:
+        if field.name == "error_code":
+            values[field.name] = next(numbers)
+        elif field.is_array and field.structure is not None:
+            values[field.name] = [with_errors(field.structure, numbers) for _ in range(2)]
+    return kind(**values)
+
+
+@pytest.mark.parametrize("key", ApiKey, ids=lambda key: key.name)
+def test_all_error_codes_of_an_answer_are_found(key: ApiKey) -> None:
+    numbers = itertools.count(1)
+    body = with_errors(protocol.response_class(key), numbers)
+    assert sorted(error_codes(body, [])) == [*range(1, next(numbers))]
+    assert error_codes(type(body)(), []) == []
