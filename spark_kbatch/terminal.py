@@ -165,6 +165,22 @@ class LogFormatter(logging.Formatter):
         return "\n".join(map(visible, super().formatException(ei).split("\n")))
 
 
+class JsonLogFormatter(logging.Formatter):
+    """Formatter that writes a log record as one line of JSON, with the time in UTC; the traceback is a field."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the log record as JSON."""
+        shown = {
+            "time": iso_time(int(record.created * 1000)),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            shown["exception"] = self.formatException(record.exc_info)
+        return to_json(shown)
+
+
 def _visible(character: str) -> str:
     return character if _is_shown(character) else _escaped(character)
 

@@ -17,7 +17,10 @@ from tests.support import builders
 from tests.support.commands import COMMANDS
 
 # Each takes a tenth of a second or more; numba half a second, with the kernels that are loaded then.
-COSTLY = {"kafka", "numba", "numpy", "pandas", "pyarrow", "pyarrow.compute", "pyspark", "rich", "spark_kbatch.server"}  # fmt: skip
+COSTLY = {
+    "kafka", "numba", "numpy", "pandas", "pyarrow", "pyarrow.compute", "pyspark", "rich", "spark_kbatch.server",
+    "jinja2", "prometheus_client", "starlette", "uvicorn",
+}  # fmt: skip
 
 KBATCH = "from spark_kbatch.cli.main import main\nwith contextlib.suppress(SystemExit): main()\n"
 WRITE = """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -29,10 +31,10 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 class Visitors(NamedTuple):
     """Who may look at the pages, as options say."""
 
-    token: bool
-    token_file: str | None
-    hosts: Sequence[str]
-    registry: Mapping[str, str]  # that values are read with for them
+    token: bool = True
+    token_file: str | None = None
+    hosts: Sequence[str] = ()
+    registry: Mapping[str, str] = MappingProxyType({})  # that values are read with for them
 
 
 def listen_address(
@@ -85,8 +87,9 @@ def serve_pages(
         from spark_kbatch.web.serving import WebServer  # noqa: PLC0415
         from spark_kbatch.web.site import Site  # noqa: PLC0415
     except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
         raise ConfigError(
-            f"the pages need the package {error.name}: {INSTALL_EXTRA.format('ui')}"
+            f"the pages need the package {package}: {INSTALL_EXTRA.format('ui')}"
         ) from None
     if visitors.token_file:
         token: str | None = _token_in(visitors.token_file)
@@ -99,7 +102,7 @@ def serve_pages(
 
 
 def _token_in(path: str) -> str:
-    token = Path(path).read_text().strip()
+    token = Path(path).read_text("ascii", "replace").strip()
     if (
         len(token) < _TOKEN_LENGTH_MIN
         or not token.isascii()
@@ -110,6 +113,9 @@ def _token_in(path: str) -> str:
             f"{path} has no token: accepted is one word of at least {_TOKEN_LENGTH_MIN} ASCII "
             "characters, such as `openssl rand -hex 32` makes"
         )
+    if Path(path).stat().st_mode & stat.S_IROTH:
+        warning = f"every user of this machine can read the token in {path}: `chmod o-r` ends that"
+        click.echo(visible(f"kbatch: {warning}"), err=True)
     return token
 
 
@@ -130,7 +136,7 @@ def ui(
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """Show the topics, records, groups and commits of PATH in a browser.
+    """Show topics, records, groups and commits in a browser.
 
     Prints the address of the pages, with a token that changes each time, and runs until SIGINT or SIGTERM. The pages
     change nothing. PATH is a cluster, a real broker's log dir, HOST:PORT of a real cluster, or a bucket.

@@ -658,8 +658,7 @@ class Cluster:
             registry, formats: as for `read`.
 
         Returns:
-            The `rows`, oldest first, a `pyarrow.Table` with the columns of `read` but for `topic`; `timestamp`
-            is in milliseconds. For each partition that was looked at, the `ranges` of offsets whose records are
+            The `rows`, oldest first, a `pyarrow.Table` with the columns of `read` but for `topic`. For each partition that was looked at, the `ranges` of offsets whose records are
             among them, as (topic_partition, start, end). Pass the starts as the next call's `end`, by
             partition, for older ones, or the ends as its `start`.
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 TOKEN_BYTES = 32
+LOOKS_MAX = 100  # requests in progress
 # What probes ask, who have no token; they tell nothing of what is stored.
 OPEN_PATHS = {"/health", "/ready"}
 # No script, nothing from elsewhere, in no frame of another page.
@@ -33,7 +34,7 @@ _POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
-_HEADERS = {
+HEADERS = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",  # addresses of pages have names of topics, and parts of records
@@ -96,12 +97,13 @@ class Access:
         found = cookies.get(self._cookie)
         return self.is_token(found.value if found else None)
 
-    def admitting(self, url: URL, given: str) -> RedirectResponse:
+    def admitting(self, scope: Scope, given: str) -> RedirectResponse:
         """Return the answer to a visitor who gave the token in the address: a cookie, and the address without."""
-        target = url.remove_query_params("token")
-        # Of this site, whatever the path looks like: "//other" would be another one.
-        path = f"/{target.path.lstrip('/')}"
-        answer = RedirectResponse(f"{path}?{target.query}" if target.query else path, 303)
+        query = URL(scope=scope).remove_query_params("token").query
+        # Of this site, whatever the path looks like: "//other" and "/\\other" would be another one. As it
+        # was sent, since names in it may have any characters.
+        path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\")
+        answer = RedirectResponse(f"{path}?{query}" if query else path, 303)
         answer.set_cookie(self._cookie, given, httponly=True, samesite="strict")
         return answer
 
@@ -111,10 +113,11 @@ def _has_port(host: str) -> bool:
 
 
 class AccessMiddleware:
-    """Lets those requests through to the application that may look."""
+    """Lets those requests through to the application that may look, but not too many at the same time."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
+        self._looking = 0  # requests in progress; changed by the loop alone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or refuse one request."""
@@ -122,15 +125,24 @@ class AccessMiddleware:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        answer = self._refusal(scope) if scope["type"] == "http" else None
-        await (answer or self._app)(scope, receive, send_with_headers)
+        answer = self._refusal(scope)
+        if answer is not None:
+            await answer(scope, receive, send_with_headers)
+            return
+        self._looking += 1
+        try:
+            await self._app(scope, receive, send_with_headers)
+        finally:
+            self._looking -= 1
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         """Return what answers the request instead of the application; None if that may."""
+        if scope["type"] != "http":
+            return None
         headers, access = Headers(scope=scope), self._access
         if not access.may_ask_for(headers.get("host", "")):
             return PlainTextResponse(
@@ -142,7 +154,11 @@ class AccessMiddleware:
             return None
         given = QueryParams(scope["query_string"]).get("token")
         if given is not None and access.is_token(given):
-            return access.admitting(URL(scope=scope), given)
-        if access.may_look(headers):
-            return None
-        return PlainTextResponse(_NO_TOKEN, 401, {"www-authenticate": "Bearer"})
+            return access.admitting(scope, given)
+        if not access.may_look(headers):
+            return PlainTextResponse(_NO_TOKEN, 401, {"www-authenticate": "Bearer"})
+        if self._looking >= LOOKS_MAX:
+            return PlainTextResponse(
+                "Too many pages are being made. Ask again in a moment.\n", 503, {"retry-after": "1"}
+            )
+        return None

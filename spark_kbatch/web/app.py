@@ -22,7 +22,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.web import commits, groups, records, storage, topics
-from spark_kbatch.web.access import Access, AccessMiddleware
+from spark_kbatch.web.access import HEADERS, Access, AccessMiddleware
 from spark_kbatch.web.site import Site, site_of
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ _STYLE = Path(__file__).parent / "templates" / "style.css"
 _STATUS = (
     (UnknownTopicOrPartitionError, 404),
     (OffsetOutOfRangeError, 404),
-    (GroupIdNotFoundError, 404),
     (SchemaRegistryError, 400),
+    (GroupIdNotFoundError, 404),
     (RetriableError, 503),
     (ConfigError, 400),
 )  # of errors; 500 for others
@@ -51,32 +51,32 @@ def application(site: Site, access: Access) -> Starlette:
             Route("/metrics", metrics),
             Route("/style.css", style),
             *topics.ROUTES,
-            *groups.ROUTES,
-            *commits.ROUTES,
             *storage.ROUTES,
             *records.ROUTES,
+            *groups.ROUTES,
+            *commits.ROUTES,
         ],
         middleware=[Middleware(AccessMiddleware, access=access)],
-        exception_handlers={HTTPException: _http_error, KBatchError: _error, OSError: _error},
+        exception_handlers={
+            HTTPException: _http_error,
+            KBatchError: _error,
+            OSError: _error,
+            Exception: _unexpected,
+        },
     )
     app.state.site = site
     return app
 
 
-def health(_request: Request) -> Response:
-    """Answer that the process answers."""
+async def health(_request: Request) -> Response:
+    """Answer that the process answers, also while all threads wait for the place."""
     return PlainTextResponse("ok\n")
 
 
 def ready(request: Request) -> Response:
     """Answer whether the place can be read now, or with 503."""
-    site = site_of(request)
-    try:
-        site.recent("ready", site.cluster.topic_names)
-    except (KBatchError, OSError) as error:
-        logger.warning("not ready: %s", error)
-        return PlainTextResponse("not ready\n", 503)
-    return PlainTextResponse("ready\n")
+    is_ready = site_of(request).is_ready()
+    return PlainTextResponse("ready\n" if is_ready else "not ready\n", 200 if is_ready else 503)
 
 
 def metrics(request: Request) -> Response:
@@ -106,6 +106,13 @@ def _error(request: Request, error: Exception) -> Response:
     if status == 500:
         logger.warning("%s cannot be shown: %s", request.url.path, error)
     return _sentence(request, status, str(error))
+
+
+def _unexpected(_request: Request, _error: Exception) -> Response:
+    """Answer after an error of ours, which the log shows; outside of all middleware."""
+    return PlainTextResponse(
+        "This page failed by a fault of kbatch, which the log of its process shows.\n", 500, HEADERS
+    )
 
 
 def _sentence(request: Request, status: int, sentence: str) -> Response:

@@ -20,7 +20,7 @@ import codecs
 import datetime
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -31,20 +31,19 @@ from starlette.routing import Route
 from spark_kbatch import encode_values
 from spark_kbatch.errors import (
     ConfigError,
-    KBatchError,
+    InvalidValueError,
     OffsetOutOfRangeError,
     SchemaRegistryError,
 )
 from spark_kbatch.options.values import PERMISSIVE, parse_value_keywords
-from spark_kbatch.terminal import EPOCH, field, field_bytes, iso_time_ms, json_on_one_line
+from spark_kbatch.terminal import EPOCH, field, field_bytes, iso_time, iso_time_ms, json_on_one_line
 from spark_kbatch.web.site import site_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from spark_kbatch.consumer.peeking import Peek
-    from spark_kbatch.model import OffsetRange
+    from spark_kbatch import Peek
     from spark_kbatch.web.site import Site
 
 COUNTS = (20, 50, 100)  # records on a page
@@ -54,6 +53,7 @@ WHOLE_BYTES = 256 << 10  # on the page of its record
 _HEADERS_SHOWN, _HEADERS_WHOLE = 5, 200
 _HEADER_BYTES = 256
 _FIELDS_SHOWN = 50  # of a value as columns
+_LINE = "line"  # a form of its own: JSON on one line
 _HEX_WIDTH = 16
 _INDENTS_MAX = 16  # JSON that is nested deeper is indented no further
 FORMS = {
@@ -68,7 +68,14 @@ _PARAMETERS = (
 )  # fmt: skip
 _FORMATS = {"avro": "avro", "json-columns": "json"}  # what `Cluster.peek` has them as
 _JSON_PART = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
-_NUMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_OFFSET = re.compile("[0-9]{1,19}")
+_NUMBERS = re.compile(r"[0-9]{1,9}( *, *[0-9]{1,9})*")
+_BOUNDS = re.compile(r"[0-9]{1,9}:[0-9]{1,19}( *, *[0-9]{1,9}:[0-9]{1,19})*")
+# Of a record: `fields` are in place of the value where it is columns, `error` says why there are none.
+_OF_RECORD = (
+    "partition", "offset", "time", "is_append_time", "key", "value", "fields", "error", "headers",
+    "headers_count",
+)  # fmt: skip
 _OPENING, _CLOSING = ("[", "{"), ("]", "}")
 _LOG_APPEND_TIME = 1  # `timestampType` of a read
 _TIME_END_MS = 253_402_300_800_000  # the year 10,000
@@ -76,7 +83,6 @@ _TIME_END_MS = 253_402_300_800_000  # the year 10,000
 _FIELDS = {name: name for name in ("offset", "time", "partitions", "where", "schema")} | {
     "start": "offset", "end": "offset", "before": "offset",
 }  # fmt: skip
-_BOUND = re.compile(r"(?:([0-9]{1,9}):)?([0-9]{1,19})")
 
 
 class _Shown(NamedTuple):
@@ -88,47 +94,21 @@ class _Shown(NamedTuple):
     form: str = "text"  # that it is shown in
 
 
-class _Record(NamedTuple):
-    """A record as a page shows it."""
-
-    partition: int
-    offset: int
-    time_ms: int
-    is_append_time: bool
-    key: _Shown
-    value: _Shown
-    fields: Sequence[_Shown]  # in place of the value, where they are columns
-    error: str | None  # why the value has no fields
-    headers: Sequence[tuple[_Shown, _Shown]]
-    headers_count: int  # with those that are not shown
-
-
 def records(request: Request) -> Response:
     """Show some records of a topic."""
     site, topic, asked = site_of(request), request.path_params["topic"], _asked(request)
     every = [one.partition for one in site.cluster.partitions(topic)]
     order = asked["order"] or ("oldest" if asked["offset"] or asked["time"] else "newest")
-    page: dict[str, Any] = {"forms": FORMS, "counts": COUNTS, "topic": topic, "asked": asked}
-    found, errors, status = None, {}, 200
+    page = {"topic": topic, "every": every, "order": order, "errors": {}, "found": None}
+    status = 200
     try:
-        chosen = _partitions(asked, every)
-        found, shown = _found(site, topic, asked, chosen[:PARTITIONS_READ])
-        page |= shown | {"others": ",".join(map(str, chosen[PARTITIONS_READ:][:PARTITIONS_READ]))}
-        if order == "newest":
-            page["records"].reverse()
-    except (ConfigError, OffsetOutOfRangeError, SchemaRegistryError) as error:
+        page |= _found(site, topic, asked, every)
+    except (ConfigError, InvalidValueError, OffsetOutOfRangeError, SchemaRegistryError) as error:
         is_gone = isinstance(error, OffsetOutOfRangeError)
         name = _FIELDS.get(re.split(r"\W", str(error))[0], "offset" if is_gone else "schema")
-        errors, status = {name: str(error)}, 404 if is_gone else 400
+        page["errors"], status = {name: str(error)}, 404 if is_gone else 400
     return site.page(
-        request,
-        "records.html",
-        status,
-        every=every,
-        order=order,
-        found=found,
-        errors=errors,
-        **page,
+        request, "records.html", status, **page, asked=asked, forms=FORMS, counts=COUNTS
     )
 
 
@@ -138,27 +118,22 @@ def record(request: Request) -> Response:
     topic, partition, offset = (
         request.path_params[name] for name in ("topic", "partition", "offset")
     )
-    if not (_NUMBERS.fullmatch(partition) and _BOUND.fullmatch(offset)):
+    if not (_OFFSET.fullmatch(partition) and _OFFSET.fullmatch(offset)):
         raise HTTPException(404)
-    place, form = (int(partition), int(offset)), _form(asked)
+    start = int(offset)
     found = site.cluster.peek(
-        topic, partitions=place[:1], start=place[1], end=place[1] + 1, count=1,
+        topic,
+        partitions=[int(partition)],
+        start=start,
+        end=start + 1,
+        count=1,
         **_formats(site, topic, asked),
-    )  # fmt: skip
-    names, shown = _records(found.rows, form, WHOLE_BYTES, _HEADERS_WHOLE)
+    )
+    names, shown = _records(found.rows, _form(asked), WHOLE_BYTES, _HEADERS_WHOLE)
+    page = {"topic": topic, "place": (int(partition), start), "names": names, "records": shown}
+    status = 200 if shown else 404
     return site.page(
-        request,
-        "record.html",
-        200 if shown else 404,
-        asked=asked,
-        topic=topic,
-        partition=place[0],
-        offset=place[1],
-        names=names,
-        record=shown[0] if shown else None,
-        problems=[*map(str, found.errors.values())],
-        forms=FORMS,
-        form=form,
+        request, "record.html", status, **page, errors=found.errors, asked=asked, forms=FORMS
     )
 
 
@@ -177,16 +152,18 @@ def _asked(request: Request) -> dict[str, str]:
 
 
 def _found(
-    site: Site, topic: str, asked: Mapping[str, str], partitions: Sequence[int]
-) -> tuple[Peek, dict[str, Any]]:
-    """Return the records that a page is asked for, and what it shows of them."""
+    site: Site, topic: str, asked: Mapping[str, str], every: Sequence[int]
+) -> dict[str, Any]:
+    """Return what a page shows of the records that it is asked for."""
     start, time, before = _bound("offset", asked), asked["time"], _bound("before", asked)
     if start is not None and time:
         raise ConfigError("time and offset are both given; both say where to start: give one")
-    count, form = asked["count"], _form(asked)
+    chosen, count = _partitions(asked, every), asked["count"]
+    looked_at = chosen[:PARTITIONS_READ]
+    rest = [n for n in (chosen if len(chosen) > PARTITIONS_READ else every) if n > looked_at[-1]]
     found = site.cluster.peek(
         topic,
-        partitions=partitions,
+        partitions=looked_at,
         start=_moment(time) if time else start,
         end="latest" if before is None else before,
         count=int(count) if count in map(str, COUNTS) else COUNTS[0],
@@ -194,14 +171,20 @@ def _found(
         where=asked["where"] or None,
         **_formats(site, topic, asked),
     )
-    names, shown = _records(found.rows, form, SHOWN_BYTES, _HEADERS_SHOWN)
-    elsewhere = {"offset": None, "time": None, "before": None}
-    return found, {
+    names, shown = _records(found.rows, _form(asked), SHOWN_BYTES, _HEADERS_SHOWN)
+    read = [one.topic_partition.partition for one in found.ranges]
+    there = {"offset": None, "time": None, "before": None, "partitions": ",".join(map(str, read))}
+    if read == [*every]:
+        there["partitions"] = asked["partitions"]
+    return {
+        "found": found,
         "names": names,
         "records": shown,
-        "older": elsewhere | {"before": _listed(found.ranges, 1)} if found.has_older else None,
-        "newer": elsewhere | {"offset": _listed(found.ranges, 2)} if found.has_newer else None,
-        "problems": [f"{tp}: {why}" for tp, why in found.errors.items()],
+        "others": ",".join(map(str, rest[:PARTITIONS_READ]))
+        if len(looked_at) == PARTITIONS_READ
+        else "",
+        "older": found.has_older and there | {"before": _bounds(found, "start")},
+        "newer": found.has_newer and there | {"offset": _bounds(found, "end")},
     }
 
 
@@ -227,37 +210,23 @@ def _formats(site: Site, topic: str, asked: Mapping[str, str]) -> dict[str, Any]
 
 
 def _partitions(asked: Mapping[str, str], every: Sequence[int]) -> list[int]:
-    """Return the partitions that are asked for: by themselves, or by the offsets of each."""
     text = asked["partitions"].strip()
-    found = set[int]()
-    for one in text.split(",") if text else ():
-        span = _NUMBERS.fullmatch(one.strip())
-        if span is None:
-            raise ConfigError(f"partitions has {one!r}; accepted: numbers, such as 0, 2-5")
-        named = range(int(span[1]), int(span[2] or span[1]) + 1)
-        if not {*named[:1], *named[-1:]} <= {*every} or not named:
-            raise ConfigError(f"partitions has {one!r}; the topic has {every[0]} to {every[-1]}")
-        found.update(number for number in every if number in named)
-    for name in () if text else ("offset", "before"):
-        bound = _bound(name, asked)
-        found.update(bound if isinstance(bound, dict) else ())
-    return sorted(found) or [*every]
+    if not _NUMBERS.fullmatch(text or "0"):
+        raise ConfigError(f"partitions is {text!r}; accepted: numbers, such as 0, 2")
+    return sorted({*map(int, text.split(","))}) if text else [*every]
 
 
 def _bound(name: str, asked: Mapping[str, str]) -> int | dict[int, int] | None:
     """Return an offset, or one for each of some partitions."""
     text = asked[name].strip()
-    if not text:
-        return None
-    found = [_BOUND.fullmatch(one.strip()) for one in text.split(",")]
-    by_partition = {int(one[1]): int(one[2]) for one in found if one and one[1]}
-    if len(found) == len(by_partition):
-        return by_partition
-    if len(found) == 1 and found[0]:
-        return int(found[0][2])
-    raise ConfigError(
-        f"{name} is {text!r}; accepted: an offset, or one for each partition, such as 0:5, 1:7"
-    )
+    if _BOUNDS.fullmatch(text):
+        pairs = (one.split(":") for one in text.split(","))
+        return {int(partition): int(offset) for partition, offset in pairs}
+    if text and not _OFFSET.fullmatch(text):
+        raise ConfigError(
+            f"{name} is {text!r}; accepted: an offset, or one for each partition, such as 0:5, 1:7"
+        )
+    return int(text) if text else None
 
 
 def _moment(text: str) -> datetime.datetime:
@@ -269,8 +238,8 @@ def _moment(text: str) -> datetime.datetime:
     return EPOCH + datetime.timedelta(milliseconds=time_ms)
 
 
-def _listed(ranges: Iterable[OffsetRange], edge: int) -> str:
-    return ",".join(f"{one.topic_partition.partition}:{one[edge]}" for one in ranges)
+def _bounds(found: Peek, edge: str) -> str:
+    return ",".join(f"{one.topic_partition.partition}:{getattr(one, edge)}" for one in found.ranges)
 
 
 # What is shown.
@@ -278,7 +247,7 @@ def _listed(ranges: Iterable[OffsetRange], edge: int) -> str:
 
 def _records(
     rows: pa.Table, form: str, most: int, headers_most: int
-) -> tuple[list[str], list[_Record]]:
+) -> tuple[list[str], list[dict[str, Any]]]:
     """Return the names of values' fields, if these are columns, and the records."""
     names: list[str] = []
     fields: list[Sequence[_Shown]] = [()] * len(rows)
@@ -293,7 +262,7 @@ def _records(
     found = zip(
         rows["partition"].to_pylist(),
         rows["offset"].to_pylist(),
-        rows["timestamp"].cast(pa.int64()).to_pylist(),
+        (iso_time(us // 1000) for us in rows["timestamp"].cast(pa.int64()).to_pylist()),
         (kind == _LOG_APPEND_TIME for kind in rows["timestampType"].to_pylist()),
         _cut(rows["key"], most),
         values,
@@ -303,7 +272,7 @@ def _records(
         pc.list_value_length(rows["headers"]).fill_null(0).to_pylist(),
         strict=True,
     )
-    return names, [_Record(*one) for one in found]
+    return names, [dict(zip(_OF_RECORD, one, strict=True)) for one in found]
 
 
 def _header(key: str, value: bytes | None) -> tuple[_Shown, _Shown]:
@@ -329,12 +298,9 @@ def _shown(data: bytes | None, size: int, form: str = "text") -> _Shown:
         return _Shown("\n".join(_hex(data)), size, is_cut, form)
     if form == "json" and not is_cut and (pretty := _pretty(data)) is not None:
         return _Shown(pretty, size, is_cut, form)
-    return _Shown(field(_text(data, is_cut=is_cut)), size, is_cut)
-
-
-def _text(data: bytes, *, is_cut: bool) -> str:
-    """Return bytes as text, without the first bytes of a character that is cut."""
-    return codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(data, final=not is_cut)
+    # Without the first bytes of a character that is cut.
+    text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(data, final=not is_cut)
+    return _Shown(json_on_one_line(text) if form == _LINE else field(text), size, is_cut)
 
 
 def _hex(data: bytes) -> Iterator[str]:
@@ -348,7 +314,8 @@ def _pretty(data: bytes) -> str | None:
     """Return JSON with each of its parts on a line; None if it is none, or nested too deep to tell."""
     try:
         text = data.decode()
-        json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse_constant)
+        # NaN and the like are no numbers of JSON, nor for `int`.
+        json.loads(text, parse_int=str, parse_float=str, parse_constant=int)
     except (ValueError, RecursionError):
         return None
     parts, depth, before = [], 0, ""
@@ -363,30 +330,12 @@ def _pretty(data: bytes) -> str | None:
     return "".join(parts)
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)  # NaN and the like, which JSON does not have
-
-
 def _fields(values: pa.Array, most: int) -> tuple[list[str], list[Sequence[_Shown]]]:
     """Return the names of values' fields, and each value's as JSON."""
     names, columns = ["value"], [values]
     if pa.types.is_struct(values.type):
         names = [field(one.name) for one in values.type][:_FIELDS_SHOWN]
         columns = values.flatten()[:_FIELDS_SHOWN]
-    shown = [_as_json(column, most) for column in columns]
+    texts = [encode_values(column, value_format="json") for column in columns]
+    shown = [_cut(pa.chunked_array([one]), most, _LINE) for one in texts]
     return names, [*zip(*shown, strict=True)] if shown else [()] * len(values)
-
-
-def _as_json(column: pa.Array, most: int) -> list[_Shown]:
-    try:
-        texts = encode_values(column, value_format="json")
-    except KBatchError as error:  # of a value that JSON has no form for
-        return [_Shown(str(error))] * len(column)
-    sizes = pc.binary_length(texts).to_pylist()
-    start = pc.binary_slice(texts, 0, most).to_pylist()
-    return [
-        _Shown(None)
-        if data is None
-        else _Shown(json_on_one_line(_text(data, is_cut=True)), size, size > len(data))
-        for data, size in zip(start, sizes, strict=True)
-    ]

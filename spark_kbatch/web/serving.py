@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from spark_kbatch.server.listener import listening_socket
+from spark_kbatch.server.listener import is_loopback, listening_socket
 from spark_kbatch.store.reports import shown_address
 from spark_kbatch.web.access import Access
 from spark_kbatch.web.app import application
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import asyncio
+    from collections.abc import Iterable, Mapping
+
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
     from spark_kbatch.web.site import Site
 
-_VISITORS_MAX = 100  # requests in progress; further ones are answered with 503
-_IDLE_S = 75  # after which a connection is closed
+logger = logging.getLogger(__name__)
+
+# Some more than requests may be in progress, for those that are told so. A Kafka server in the same process has
+# files to open.
+_CONNECTIONS_MAX = 128
+_VISITOR_S = 30  # that a visitor takes for a request, or to read an answer; twice that at most
 _ENDS_WITHIN_S = 5.0
+
+
+class _Connection(H11Protocol):
+    """A visitor's connection. If there are too many, one is closed that waits for its visitor."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the next step is the visitor's: to send a request, or to read an answer."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is None or cycle.response_started
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection."""
+        super().connection_made(transport)
+        if len(self.connections) > _CONNECTIONS_MAX:
+            others = cast("set[_Connection]", self.connections - {self})
+            waiting = (one for one in others if one.is_waiting)
+            next(waiting, self).transport.abort()
 
 
 class WebServer:
@@ -49,20 +76,26 @@ class WebServer:
                 application(site, access),
                 log_config=None,
                 access_log=False,  # its lines have the addresses of pages, and so the token
-                http="h11",
+                log_level=logging.ERROR,  # each request that is no HTTP would be a warning
+                http=_Connection,
                 loop="asyncio",
                 ws="none",
                 lifespan="off",
                 proxy_headers=False,
                 server_header=False,
-                limit_concurrency=_VISITORS_MAX,
-                timeout_keep_alive=_IDLE_S,
+                timeout_keep_alive=_VISITOR_S,
+                callback_notify=self._end_waiting,
+                timeout_notify=_VISITOR_S,
                 timeout_graceful_shutdown=int(_ENDS_WITHIN_S),
             )
         )
+        self._waiting: Mapping[_Connection, object] = {}
         self._samples = site.samples
         self._samples.start()
         sock.listen()
+        if token is None:
+            who = "every user of this machine" if is_loopback(self.host) else "whoever reaches it"
+            logger.warning("%s asks for no token: %s sees all topics and records", self.url, who)
         self._thread = threading.Thread(
             target=self._server.run, args=([sock],), name="kbatch-web", daemon=True
         )
@@ -72,6 +105,18 @@ class WebServer:
     def url(self) -> str:
         """The address of the first page, without the token."""
         return f"http://{shown_address(self.host, self.port)}/"
+
+    async def _end_waiting(self) -> None:
+        """Close connections whose visitors do nothing, or so slowly that no request is whole and no answer is read.
+
+        Time-outs of the HTTP server begin again with each byte, or there are none.
+        """
+        every = cast("set[_Connection]", self._server.server_state.connections)
+        waiting = {one: one.cycle for one in every if one.is_waiting}
+        for one, cycle in waiting.items():
+            if self._waiting.get(one, self) is cycle:
+                one.transport.abort()
+        self._waiting = waiting
 
     def __enter__(self) -> Self:
         return self

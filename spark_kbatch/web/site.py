@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ import jinja2
 from starlette.responses import HTMLResponse
 
 from spark_kbatch.clock import monotonic_s, now_ms
-from spark_kbatch.opening.stores import store_of
+from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import counted, iso_time, visible
 from spark_kbatch.web.history import Samples
 from spark_kbatch.web.metrics import Exposition
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from spark_kbatch import Cluster, Server
-    from spark_kbatch.bucket.maintenance import LedgerDescription
+
+logger = logging.getLogger(__name__)
 
 _SAMPLED_EVERY_S, _FAR_SAMPLED_EVERY_S = 15.0, 60.0  # the second of a place over the network
 _FRESH_S = 2.0  # what was found is shown again for this long
@@ -58,6 +60,8 @@ class Site:
         self.exposition = Exposition(cluster, server=server, ledger=_ledger_of(cluster))
         self._mutex = threading.Lock()  # guards _found, and not what is in it
         self._found: dict[str, _Once] = {}
+        self._looking = threading.Lock()  # held while one visitor sees whether the place is ready
+        self._is_ready = False
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
             autoescape=True,
@@ -100,15 +104,23 @@ class Site:
             once = self._found.setdefault(name, _Once())
         return cast("_Found", once.found(find, fresh_s))
 
+    def is_ready(self) -> bool:
+        """Return True if the place can be read, as of a moment ago.
 
-def _ledger_of(cluster: Cluster) -> Callable[[], LedgerDescription] | None:
-    """Return what describes the ledger of a bucket; None for all other places."""
-    ledger = store_of(cluster).ledger
-    if ledger is None:
-        return None
-    from spark_kbatch.bucket.maintenance import describe_ledger  # noqa: PLC0415  only for a bucket
-
-    return lambda: describe_ledger(ledger)
+        Anyone may ask. So one visitor looks, and others do not wait for that: they would take the threads
+        of those who may look at pages.
+        """
+        if self._looking.acquire(blocking=False):
+            try:
+                self.recent("ready", self.cluster.topic_names)
+                self._is_ready = True
+            except (KBatchError, OSError) as error:
+                if self._is_ready:
+                    logger.warning("not ready: %s", error)
+                self._is_ready = False
+            finally:
+                self._looking.release()
+        return self._is_ready
 
 
 class _Once:
@@ -117,13 +129,21 @@ class _Once:
     def __init__(self) -> None:
         self._mutex = threading.Lock()  # guards the rest; held while one of them looks
         self._value: Any = None
+        self._error: KBatchError | OSError | None = None
         self._until_s = 0.0
 
     def found(self, find: Callable[[], Any], fresh_s: float) -> Any:
         with self._mutex:
             if monotonic_s() >= self._until_s:
-                self._value = find()
+                self._error = None
+                try:
+                    self._value = find()
+                except (KBatchError, OSError) as error:
+                    # For all who wait, or each would wait for it again; and not for long.
+                    self._error, fresh_s = error, min(fresh_s, _FRESH_S)
                 self._until_s = monotonic_s() + fresh_s
+            if self._error is not None:
+                raise self._error
             return self._value
 
 

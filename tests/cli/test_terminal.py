@@ -20,7 +20,14 @@ from spark_kbatch import Cluster
 from spark_kbatch.cli import main
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.store.commits import Author
-from spark_kbatch.terminal import LogFormatter, field, to_json, visible
+from spark_kbatch.terminal import (
+    JsonLogFormatter,
+    LogFormatter,
+    field,
+    field_bytes,
+    to_json,
+    visible,
+)
 from tests.support import builders
 from tests.support.reference import Record, encode_batch
 
@@ -75,6 +82,18 @@ def test_a_field_is_printable_and_says_which_bytes_it_is_of(
     assert unescaped(shown) == data
 
 
+@given(st.binary(max_size=20) | hostile_bytes)
+@example(rb"\U00110000 \x \uD80")
+def test_the_bytes_of_a_field_are_read_back(data: bytes) -> None:
+    assert field_bytes(field(data)) == data
+
+
+def test_a_backslash_that_escapes_nothing_is_one() -> None:
+    assert (
+        field_bytes(r"C:\\\data\x1 \U00110000 \ud800") == b"C:\\\\data\\x1 \\U00110000 \xed\xa0\x80"
+    )
+
+
 @given(hostile)
 def test_other_texts_are_printable_and_keep_what_is(text: str) -> None:
     shown = visible(text)
@@ -109,6 +128,13 @@ def test_a_log_line_has_level_and_logger_and_forges_nothing() -> None:
     except ConfigError:
         record.exc_info = sys.exc_info()
     assert r"ConfigError: a\x1b[2Jb" in LogFormatter().format(record).splitlines()[-1]
+
+    (line,) = JsonLogFormatter().format(record).splitlines()
+    found = json.loads(line)
+    assert line.isprintable()
+    assert found["message"] == "batch \x1b[2J\nx is damaged"
+    assert found["exception"].startswith("Traceback")
+    assert "ConfigError: a\x1b[2Jb" in found["exception"]
 
 
 # Every command
