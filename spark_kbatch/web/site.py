@@ -57,7 +57,7 @@ class Site:
             (f"/{part}", part.title()) for part in ("groups", "commits") if cluster.has(part)
         ]
         self.samples = Samples(cluster, _SAMPLED_EVERY_S if self.is_local else _FAR_SAMPLED_EVERY_S)
-        self.exposition = Exposition(cluster, server=server, ledger=_ledger_of(cluster))
+        self.exposition = Exposition(cluster, server=server)
         self._mutex = threading.Lock()  # guards _found, and not what is in it
         self._found: dict[str, _Once] = {}
         self._looking = threading.Lock()  # held while one visitor sees whether the place is ready
