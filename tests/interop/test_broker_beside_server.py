@@ -88,6 +88,13 @@ def _has_no_partitions(found: Difference) -> bool:
     return isinstance(one, dict) and [] in (one.get("partitions"), one.get("partition_responses"))
 
 
+def _is_empty(value: object) -> bool:
+    """Return True if a partition of a log dir, or each of a topic's, has no records."""
+    if not isinstance(value, dict):
+        return False
+    return not any(one["partition_size"] for one in value.get("partitions", [value]))
+
+
 def _names_twice(found: Difference) -> bool:
     return _repeats(found.fields)
 
@@ -219,6 +226,15 @@ ACCEPTED = [
         "(INCREMENTAL_)?ALTER_CONFIGS|CREATE_TOPICS|CREATE_PARTITIONS",
         ERROR,
         lambda found: 0 not in (found.broker, found.server),
+    ),
+    Accepted(
+        "a broker makes the logs of new partitions, and drops those of deleted ones, a moment later",
+        "",
+        "DESCRIBE_LOG_DIRS",
+        r"results\.topics(\.partitions)?",
+        lambda found: (
+            None in (found.broker, found.server) and _is_empty(found.broker or found.server)
+        ),
     ),
     Accepted(
         "records that were all deleted count in a broker until their segment is rolled",
