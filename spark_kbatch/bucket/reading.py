@@ -148,10 +148,16 @@ class BucketView:
             )
         )
 
-    def load(self) -> None:
-        """Load what index objects tell, so that each is asked for once."""
-        changes = self._reads.ledger.changes(self._topic_id)
-        self._reads.placements.load_indexes(chain.from_iterable(changes.values()))
+    def load(self, requests_max: int = LONG_MAX) -> bool:
+        """Load what index objects tell of the topic, so that each is asked for once.
+
+        Return False if that takes more than so many requests, and nothing is loaded.
+        """
+        changes = [*chain.from_iterable(self._reads.ledger.changes(self._topic_id).values())]
+        if self._reads.placements.unknown(changes) > requests_max:
+            return False
+        self._reads.placements.load_indexes(changes)
+        return True
 
     def _extents(self, start_offset: int = 0, end_offset: int = LONG_MAX) -> Iterator[PlacedExtent]:
         """Yield the extents with offsets of a range, as far as the view shows it."""

@@ -194,10 +194,25 @@ class BucketStore(OwnSource):
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of all partitions of these topics, at one moment."""
+        return self.describe_within(topics, LONG_MAX)
+
+    def describe_within(
+        self, topics: Iterable[str], requests_max: int | None = None
+    ) -> list[PartitionInfo]:
+        """Return as `describe`, but no sizes (-1) of a topic for which that asks for more index objects.
+
+        Without a number the store is asked for none, nor for parts of checkpoints, and no size is told.
+        """
         views = self._reads.views_of_topics(topics)
-        for view in {tp.topic: view for tp, view in views.items()}.values():
-            view.load()  # for the whole topic
-        return [PartitionInfo(tp, view.offsets, view.size_in_bytes) for tp, view in views.items()]
+        sized = {
+            tp.topic
+            for tp, view in {tp.topic: (tp, view) for tp, view in views.items()}.values()
+            if requests_max is not None and view.load(requests_max)  # for the whole topic
+        }
+        return [
+            PartitionInfo(tp, view.offsets, view.size_in_bytes if tp.topic in sized else -1)
+            for tp, view in views.items()
+        ]
 
     def verify(self, partitions: Sequence[TopicPartition] | None) -> Iterator[RepairReport]:
         """Check the ledger and partitions, by default all; yields as `BucketRepair.verify`.

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import jinja2
 from starlette.responses import HTMLResponse
 
+from spark_kbatch import Cluster
 from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.opening.stores import store_of
@@ -21,8 +22,8 @@ from spark_kbatch.web.metrics import Exposition
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from spark_kbatch import Cluster, Server
-    from spark_kbatch.bucket.maintenance import LedgerDescription
+    from spark_kbatch import Server
+    from spark_kbatch.bucket.store import BucketStore
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +45,13 @@ class Site:
 
     def __init__(self, cluster: Cluster, server: Server | None = None) -> None:
         self.cluster, self.server = cluster, server
+        self._news: Callable[[], object] | None = None
+        if store_of(cluster).ledger is not None:
+            # Each look at the place would ask the store for news, and a page has several.
+            bucket = cast("BucketStore", store_of(cluster))
+            self.cluster, self._news = Cluster.over(bucket.followed()), bucket.follow
         self.menu = [("/", "Topics")]  # addresses and names of pages that each page leads to
-        self.exposition = Exposition(cluster, server=server, ledger=_ledger_of(cluster))
+        self.exposition = Exposition(self.cluster, server=server)
         self._mutex = threading.Lock()  # guards _found, and not what is in it
         self._found: dict[str, _Once] = {}
         self._looking = threading.Lock()  # held while one visitor sees whether the place is ready
@@ -86,6 +92,11 @@ class Site:
             once = self._found.setdefault(name, _Once())
         return cast("_Found", once.found(find, fresh_s))
 
+    def follow(self) -> None:
+        """Have the pages that are made now show a bucket as it is; all other places are asked by each page."""
+        if self._news is not None:
+            self.recent("news", self._news)
+
     def is_ready(self) -> bool:
         """Return True if the place can be read, as of a moment ago.
 
@@ -94,6 +105,7 @@ class Site:
         """
         if self._looking.acquire(blocking=False):
             try:
+                self.follow()
                 self.recent("ready", self.cluster.topic_names)
                 self._is_ready = True
             except (KBatchError, OSError) as error:
@@ -103,16 +115,6 @@ class Site:
             finally:
                 self._looking.release()
         return self._is_ready
-
-
-def _ledger_of(cluster: Cluster) -> Callable[[], LedgerDescription] | None:
-    """Return what describes the ledger of a bucket; None for all other places."""
-    ledger = store_of(cluster).ledger
-    if ledger is None:
-        return None
-    from spark_kbatch.bucket.maintenance import describe_ledger  # noqa: PLC0415  only for a bucket
-
-    return lambda: describe_ledger(ledger)
 
 
 class _Once:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from starlette.responses import Response
 from starlette.routing import Route
 
+from spark_kbatch.opening.stores import store_of
 from spark_kbatch.web.site import site_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from spark_kbatch import Cluster
+    from spark_kbatch.bucket.store import BucketStore
     from spark_kbatch.model import PartitionInfo
 
 TOPICS_SHOWN = 100  # on one page
 PARTITIONS_SHOWN = 500
+_REQUESTS_FOR_SIZES_MAX = 20  # to a bucket, for one topic
 
 
 class _TopicRow(NamedTuple):
@@ -70,16 +73,26 @@ def topic(request: Request) -> Response:
     """Show a topic: its partitions and its settings."""
     site, name = site_of(request), request.path_params["topic"]
     found = site.recent(f"topic {name}", lambda: site.cluster.topic(name))
-    (row,) = site.recent(f"topics {[name]}", lambda: _rows(site.cluster, [name]))
+    (row,) = site.recent(
+        f"row {name}", lambda: _rows(site.cluster, [name], _REQUESTS_FOR_SIZES_MAX)
+    )
     return site.page(request, "topic.html", topic=found, row=row)
 
 
 ROUTES = [Route("/", topics), Route("/topics/{topic}", topic)]
 
 
-def _rows(cluster: Cluster, names: Sequence[str]) -> list[_TopicRow]:
+def _rows(
+    cluster: Cluster, names: Sequence[str], requests_max: int | None = None
+) -> list[_TopicRow]:
+    """Return topics with their partitions; of a bucket with sizes if few requests tell them, at most so many."""
     partitions: dict[str, list[PartitionInfo]] = {name: [] for name in names}
-    for one in cluster.describe(names) if names else ():
+    store = store_of(cluster)
+    if store.ledger is None or not names:
+        described = cluster.describe(names) if names else []
+    else:
+        described = cast("BucketStore", store).describe_within(names, requests_max)
+    for one in described:
         partitions[one.topic_partition.topic].append(one)
     return [_TopicRow(name, found) for name, found in partitions.items()]
 
