@@ -102,9 +102,10 @@ docs: $(INSTALLED) ## Regenerate what docs/ has from the code, and build the sit
 	$(PY) -m sphinx --quiet --fail-on-warning --keep-going -c docs/site . build/site
 	@echo "The site is in build/site: open build/site/index.html"
 
-pages: $(INSTALLED) ## Look at all pages of the site in Chromium: nothing is cut off, on a telephone and on a desk
+pages: $(INSTALLED) ## Look at all pages of the site, and of `kbatch ui`, in Chromium, by eye, by Tab and with axe-core
 	@sh conf/ensure-chromium.sh > /dev/null
-	$(PYTEST) -m interop tests/test_pages.py
+	$(PIP_INSTALL) playwright axe-playwright-python
+	$(PYTEST) -m interop tests/test_pages.py tests/web
 
 bench: java $(INSTALLED) ## Measure the speed of encoding, decoding, writing and reading
 	$(PYTEST) -s tests/benchmarks --ignore=tests/benchmarks/bench_kafka.py --ignore=tests/benchmarks/bench_bucket.py --ignore=tests/benchmarks/bench_values.py -o python_files='bench_*.py' -o python_functions='bench_*'

@@ -794,7 +794,9 @@ def private_temporary_dir(name: str) -> Path | None:
     with contextlib.suppress(OSError):
         shared.mkdir(mode=0o700, exist_ok=True)
         found = shared.lstat()
-        is_private = found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700
+        # A folder whose files belong to its group, as a volume's in a container, hands that bit on.
+        mode = stat.S_IMODE(found.st_mode) & ~stat.S_ISGID
+        is_private = found.st_uid == os.getuid() and mode == 0o700
         if stat.S_ISDIR(found.st_mode) and is_private:
             return shared
     return None

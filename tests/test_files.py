@@ -309,6 +309,15 @@ def test_a_directory_that_others_can_use_is_not_used(
     assert private_temporary_dir("other") == tmp_path / f"other-{os.getuid()}"
 
 
+def test_a_directory_of_its_own_is_made_on_a_volume_that_belongs_to_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o2770)  # as Kubernetes' `fsGroup` makes it
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    assert private_temporary_dir("name") == tmp_path / f"name-{os.getuid()}"
+
+
 def test_a_look_for_links_ends_where_the_folder_is_not_below_its_root(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "a")

@@ -49,6 +49,11 @@ NOT_FOLLOWED = {
     "mv spark_kbatch-": "as above",
     "spark-submit --py-files spark_kbatch.zip": "as above",
     "kafka-acls.sh ": "a Kafka broker's own tool",
+    "make dist": "in a clone; tests/test_running_a_server.py has what docs/running-a-server.md runs",
+    "sudo ": "as above",
+    "openssl rand -hex 32 | sudo ": "as above",
+    "podman ": "as above",
+    "kubectl ": "as above",
 }
 if not shutil.which("kcat"):
     NOT_FOLLOWED["kcat "] = "is not installed"

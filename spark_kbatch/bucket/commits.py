@@ -37,24 +37,44 @@ class BucketCommits:
         """Read from a ledger, which is followed."""
         self._ledger = ledger
 
-    def read(self, topic: str | None = None) -> Iterator[Commit]:
+    def read(
+        self, topic: str | None = None, start: int = 0, end: int | None = None
+    ) -> Iterator[Commit]:
         """Yield the commits, or only those that touched a topic, newest first; ends at what was collected.
 
         A topic that was deleted may have its id for a name, where it was created long before, and of its
         partitions those count that were written to since.
+
+        Args:
+            topic: which they touched.
+            start: the first entry to look at.
+            end: the entry to stop before; None for all that there are. With it, later ones are not read,
+                and a commit's `ends` have of its topics the partitions that it or a commit after it,
+                before `end`, wrote to.
         """
         with self._ledger.state() as state:
             last, names = state.number, {one.topic_id: one.name for one in state.topics.values()}
             ends = {one.topic_id: one.ends for one in state.topics.values()}
+        if end is not None and end <= last:
+            last, ends = end - 1, {}
+        if last < start:
+            return
         walk = _Walk(names, ends)
-        for entries in self._ledger.windows(last, _WINDOW):
+        for entries in self._ledger.windows(last, min(_WINDOW, last + 1 - start)):
             add_names(names, entries)  # so that most topics that are gone have names
             for entry in reversed(entries):
-                if isinstance(entry.content, Tombstone):
+                if isinstance(entry.content, Tombstone) or entry.number < start:
                     return
                 commit = walk.back(entry)
                 if commit is not None and (topic is None or topic in commit.topics):
                     yield commit
+            if entries[0].number <= start:
+                return
+
+    def next_number(self) -> int:
+        """Return the number of the next entry."""
+        with self._ledger.state() as state:
+            return state.number + 1
 
     def first_number(self) -> int:
         """Return the number of the oldest entry that was not collected, or of the next one if there is none."""
@@ -98,6 +118,9 @@ class _Walk:
             for number in sorted(of_topic)[-len(content.first_offsets) :]:
                 del of_topic[number]
         elif isinstance(content, LedgerCommit):
+            for topic_id, starts in content.starts.items():
+                # Where nothing is known of a partition, it ends at its start, or after it.
+                self._ends[topic_id] = {**starts, **self._ends.get(topic_id, {})}
             for topic_id, stretches in content.stretches.items():
                 self._ends.setdefault(topic_id, {}).update(
                     {one.partition: one.next_offset for one in stretches}

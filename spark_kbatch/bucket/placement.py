@@ -71,7 +71,7 @@ class Placements:
         """
         self._indexes.load((one.stretch for one in changes), executor)
 
-    def unknown(self, changes: Iterable[Change]) -> int:
+    def unread_indexes(self, changes: Iterable[Change]) -> int:
         """Return how many index objects `load_indexes` would ask for."""
         return len(self._indexes.missing(one.stretch for one in changes))
 

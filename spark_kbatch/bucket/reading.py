@@ -148,16 +148,20 @@ class BucketView:
             )
         )
 
-    def load(self, requests_max: int = LONG_MAX) -> bool:
+    def load(self, requests_max: int) -> int | None:
         """Load what index objects tell of the topic, so that each is asked for once.
 
-        Return False if that takes more than so many requests, and nothing is loaded.
+        Return the number of requests; None if it would be more, and not all is loaded.
         """
+        parts = self._reads.ledger.unread_parts(self._topic_id)
+        if parts > requests_max:
+            return None
         changes = [*chain.from_iterable(self._reads.ledger.changes(self._topic_id).values())]
-        if self._reads.placements.unknown(changes) > requests_max:
-            return False
+        asked = parts + self._reads.placements.unread_indexes(changes)
+        if asked > requests_max:
+            return None
         self._reads.placements.load_indexes(changes)
-        return True
+        return asked
 
     def _extents(self, start_offset: int = 0, end_offset: int = LONG_MAX) -> Iterator[PlacedExtent]:
         """Yield the extents with offsets of a range, as far as the view shows it."""

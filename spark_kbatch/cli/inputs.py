@@ -30,10 +30,10 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch.cli.output import iso_time_ms
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.columns import warn_of_misspelt
 from spark_kbatch.record.columns import HEADERS_TYPE
+from spark_kbatch.terminal import iso_time_ms
 
 FORMATS = ("lines", "json", "csv", "parquet")
 COLUMNS = ("key", "value", "headers", "partition", "timestamp", "topic")

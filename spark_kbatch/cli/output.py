@@ -14,7 +14,6 @@ Numbers and times are never cut and never folded.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,24 +22,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import click
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.terminal import EPOCH, cell, may_be_terminal, to_json, visible
+from spark_kbatch.terminal import cell, may_be_terminal, to_json, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 _FOLDED = 12  # the least width to which text is folded
-
-
-def iso_time_ms(text: str) -> int | None:
-    """Parse an ISO 8601 time, in UTC unless it has a zone, into ms; None if `text` is not a time."""
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return (moment - EPOCH) // datetime.timedelta(milliseconds=1)
 
 
 def text_of(value: Any) -> str:

@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from spark_kbatch.cli.output import iso_time_ms
 from spark_kbatch.model import INT_MAX, IsolationLevel
 from spark_kbatch.options import arguments
 from spark_kbatch.options.write import FOREIGN_ENDS, MAX_DECOMPRESSED_BATCH_BYTES
+from spark_kbatch.terminal import JsonLogFormatter, LogFormatter, iso_time_ms
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +86,24 @@ def registry_options(command: _Command) -> Callable[..., Any]:
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per line."
+)
+
+
+def _set_log_format(_context: click.Context, _parameter: click.Parameter, chosen: str) -> None:
+    """Let the command's own handler, and no one else's, write JSON if that is chosen."""
+    for handler in logging.getLogger().handlers:
+        if chosen == "json" and isinstance(handler.formatter, LogFormatter):
+            handler.setFormatter(JsonLogFormatter())
+
+
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    expose_value=False,
+    callback=_set_log_format,
+    help="Form of what is logged on stderr: text, or one JSON object per line, with its time.",
 )
 
 

@@ -7,6 +7,7 @@ import ctypes
 import gc
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -16,7 +17,7 @@ import click
 
 from spark_kbatch import Cluster
 from spark_kbatch.cli.output import print_json, print_line
-from spark_kbatch.cli.parameters import examples, json_option, settings_given
+from spark_kbatch.cli.parameters import examples, json_option, log_format_option, settings_given
 from spark_kbatch.cli.paths import folder_argument
 from spark_kbatch.cli.ui import Visitors, listen_address, serve_pages, visitors_options
 from spark_kbatch.errors import ConfigError
@@ -72,6 +73,7 @@ def _advertised(
 @click.option("--http", metavar="HOST:PORT", callback=listen_address, help="Address at which to show the pages of `kbatch ui`, /metrics for Prometheus, /health and /ready; port 0 for any free port.")  # fmt: skip
 @visitors_options
 @click.option("--create/--no-create", default=True, show_default=True, help="Whether to create the cluster if there is none.")  # fmt: skip
+@log_format_option
 @json_option
 def serve(
     path: str,
@@ -89,8 +91,8 @@ def serve(
 ) -> None:
     """Serve a cluster to any Kafka client.
 
-    Prints the address once clients can connect, and runs until SIGINT or SIGTERM. There is no authentication,
-    so by default only this machine can connect. Spark jobs and producers on PATH go on beside the server.
+    Prints the address once clients can connect, and runs until SIGINT or SIGTERM; a second one ends it at once.
+    There is no authentication, so by default only this machine can connect. Spark jobs and producers on PATH go on beside the server.
     SIGUSR1 prints metrics, as a line of JSON; with --json they are printed at the end, too.
     """
     for key in given:
@@ -135,8 +137,10 @@ def serve(
             print_line(visible(f"Serving {shown} at {server.bootstrap_servers}; Ctrl+C ends it."))
             if url:
                 print_line(visible(f"It can be seen at {url}"))
+        _tell_systemd("READY=1")
         while next_signal() == signal.SIGUSR1:
             _print_metrics(cluster, server)
+        _tell_systemd("STOPPING=1")
         if as_json:
             _print_metrics(cluster, server)
 
@@ -176,6 +180,22 @@ def _signals() -> Iterator[Callable[[], int]]:
         signal.set_wakeup_fd(before)
         os.close(reader)
         os.close(writer)
+
+
+def _tell_systemd(state: str) -> None:
+    """Tell systemd how far the service is, if it has started this process with Type=notify.
+
+    Source: sd_notify(3).
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address.startswith("@"):  # an abstract one
+        address = "\0" + address[1:]
+    if address:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+        ):
+            manager.sendto(state.encode(), address)
 
 
 def _print_metrics(cluster: Cluster, server: Server) -> None:

@@ -6,12 +6,13 @@ import functools
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from spark_kbatch.cli.output import print_json, print_line
-from spark_kbatch.cli.parameters import examples, foreign_end_option, json_option
+from spark_kbatch.cli.parameters import examples, foreign_end_option, json_option, registry_options
 from spark_kbatch.cli.paths import client_options, open_readable, path_argument
 from spark_kbatch.cli.stopping import asked_to_stop
 from spark_kbatch.errors import INSTALL_EXTRA, ConfigError
@@ -33,6 +34,7 @@ class Visitors(NamedTuple):
     token: bool = True
     token_file: str | None = None
     hosts: Sequence[str] = ()
+    registry: Mapping[str, str] = MappingProxyType({})  # that values are read with for them
 
 
 def listen_address(
@@ -48,18 +50,24 @@ def listen_address(
 
 
 def visitors_options(command: _Command) -> Callable[..., Any]:
-    """Add the options that say who may look to a command, which gets them as its argument `visitors`."""
+    """Add the options of pages and who may look to a command, which gets them as its argument `visitors`."""
 
     @click.option("--token/--no-token", default=True, show_default=True, help="Whether the pages need a token. Without one, every user of this machine, and whoever else can connect, sees all records.")  # fmt: skip
     @click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="File with the token, for programs that ask again and again; by default a new random one is printed.")  # fmt: skip
     @click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help="Name by which browsers reach the pages, beside IP addresses and localhost; may be repeated.")  # fmt: skip
+    @registry_options
     @functools.wraps(command)
     def with_visitors(
-        *given: Any, token: bool, token_file: str | None, hosts: tuple[str, ...], **named: Any
+        *given: Any,
+        token: bool,
+        token_file: str | None,
+        hosts: tuple[str, ...],
+        registry: Mapping[str, str],
+        **named: Any,
     ) -> Any:
         if token_file and not token:
             raise click.UsageError("--token-file and --no-token do not go together")
-        return command(*given, visitors=Visitors(token, token_file, hosts), **named)
+        return command(*given, visitors=Visitors(token, token_file, hosts, registry), **named)
 
     return with_visitors
 
@@ -87,7 +95,9 @@ def serve_pages(
         token: str | None = _token_in(visitors.token_file)
     else:
         token = new_token() if visitors.token else None
-    pages = WebServer(Site(cluster, server), *address, token=token, hosts=visitors.hosts)
+    pages = WebServer(
+        Site(cluster, server, visitors.registry), *address, token=token, hosts=visitors.hosts
+    )
     return pages, f"{pages.url}?token={token}" if token and not visitors.token_file else pages.url
 
 

@@ -54,20 +54,33 @@ class History:
         """Return the number of the oldest commit in the history, or of the next one if there is none."""
         return self._replica().state.log_start_offset
 
-    def read(self, topic: str | None = None) -> Iterator[Commit]:
-        """Yield the commits in the history, or only those that touched a topic, newest first."""
+    def next_number(self) -> int:
+        """Return the number of the next commit."""
+        return self._replica().state.high_watermark
+
+    def read(
+        self, topic: str | None = None, start: int = 0, end: int | None = None
+    ) -> Iterator[Commit]:
+        """Yield the commits in the history, or only those that touched a topic, newest first.
+
+        Args:
+            topic: which they touched.
+            start: the first number to look at.
+            end: the number to stop before; None for all that there are.
+        """
         _, log, state = self._replica()
-        end = state.high_watermark
-        while end > state.log_start_offset:
-            first = max(end - _PAGE, state.log_start_offset)
+        start = max(start, state.log_start_offset)
+        end = state.high_watermark if end is None else min(end, state.high_watermark)
+        while end > start:
+            first = max(end - _PAGE, start)
             try:
                 page = list(_commits(log, state, first, end))
             except (FileNotFoundError, KafkaStorageError):
-                start = self.first_number()
-                if start <= first:
+                kept = self.first_number()
+                if kept <= first:
                     raise
                 # The oldest commits were deleted in the meantime; read what is left.
-                state = state._replace(log_start_offset=start)
+                start, state = kept, state._replace(log_start_offset=kept)
                 continue
             yield from (c for c in reversed(page) if topic is None or topic in c.topics)
             end = first

@@ -13,6 +13,7 @@ Module by module:
     reading         the records of one range, and as rows, in Spark and without
     rows            the columns of rows: what keys and values become, and an error or null
     stream_planner  start and end of the next micro-batch, while topics come and go; its checkpoint
+    peeking         some records for a person to look at, for a bounded number of bytes
     following       a loop over new records: looks, pauses, a group's commits
     group_commits   how far a query has read, committed as a consumer group's offsets
     lag             how far a query is behind, by the progress that Spark reports

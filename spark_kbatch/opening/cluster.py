@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_kbatch.consumer.following import Following, Stop
+    from spark_kbatch.consumer.peeking import Peek
     from spark_kbatch.files import Files
     from spark_kbatch.producer.producer import Producer
     from spark_kbatch.producer.transactional import TransactionalProducer
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         ServerAddress,
     )
 
+PEEK_BYTES = 8 << 20
 ALL_RECORDS = -1  # in place of an offset to delete below
 
 _Part = TypeVar("_Part")
@@ -111,9 +113,9 @@ class Cluster:
 
     - Topics: create_topic, alter_topic, create_partitions, delete_topic, topics, topic_names, topic,
       partitions, describe.
-    - Records: producer, read, follow, list_offsets, delete_records.
+    - Records: producer, read, follow, peek, list_offsets, delete_records.
     - Consumer groups: groups, alter_group_offsets, delete_group.
-    - Jobs of Spark to a folder or a bucket: history, find_commit, first_commit.
+    - Jobs of Spark to a folder or a bucket: history, find_commit, first_commit, next_commit.
     - Check and repair of a folder or a bucket: verify, also of a broker's logs, and repair.
 
     Of a folder alone, where no broker sees to it:
@@ -620,13 +622,91 @@ class Cluster:
             address=self._store.address,
         )
 
+    def peek(
+        self,
+        topic: str,
+        *,
+        partitions: Iterable[int] | None = None,
+        start: OffsetBound | None = None,
+        end: OffsetBound = "latest",
+        count: int = 20,
+        key: bytes | str | None = None,
+        where: str | None = None,
+        isolation_level: str = "read_committed",
+        max_bytes: int = PEEK_BYTES,
+        registry: StrPath | Mapping[str, str] | None = None,
+        **formats: Any,
+    ) -> Peek:
+        """Return some records of a topic to look at: the newest ones, or those from `start` on.
+
+            print(cluster.peek("orders", count=5).rows.to_pylist())
+
+        Few bytes are read for that, however large the topic is, so not all that is asked for may be among
+        them: the ranges of what is returned say where to go on. Damaged records are left out and named.
+
+        Args:
+            topic: its name, also that of an internal topic.
+            partitions: which to look at, by number; all by default, one after another.
+            start: where to begin, as for `read`; by default at the end, with the newest.
+            end: where to end, exclusive, as for `read`.
+            count: how many records to return at most, of all partitions together. Of several, these are
+                the newest or oldest by their times, but each partition keeps the order of its offsets.
+            key: only records with this key, as it is stored; text is its UTF-8.
+            where: only records that a condition is true for, as for `read`.
+            isolation_level: as for `read`.
+            max_bytes: about how many bytes of batches to read; a little more, as batches are read whole.
+            registry, formats: as for `read`.
+
+        Returns:
+            The `rows`, oldest first, a `pyarrow.Table` with the columns of `read` but for `topic`. For each partition that was looked at, the `ranges` of offsets whose records are
+            among them, as (topic_partition, start, end). Pass the starts as the next call's `end`, by
+            partition, for older ones, or the ends as its `start`.
+
+        Raises:
+            The errors of `read`, but for CorruptRecordError of a partition, which is in `errors`.
+        """
+        from spark_kbatch.columns.reading import read_as  # noqa: PLC0415  above
+        from spark_kbatch.consumer import peeking  # noqa: PLC0415  above
+
+        arguments.text("topic", topic)
+        return peeking.peek(
+            self._reader,
+            topic,
+            read_as(False, registry, formats, topic),
+            partitions=None if partitions is None else [*partitions],
+            start=start,
+            end=end,
+            count=count,
+            key=key,
+            where=where,
+            isolation_level=isolation_level,
+            max_bytes=max_bytes,
+        )
+
     # Commits.
 
-    def history(self, topic: str | None = None) -> Iterator[Commit]:
-        """Yield the commits of Spark jobs, newest first, or only those that touched `topic`."""
+    def history(
+        self, topic: str | None = None, *, start: int = 0, end: int | None = None
+    ) -> Iterator[Commit]:
+        """Yield the commits of Spark jobs, newest first, or only those that touched `topic`.
+
+        Args:
+            topic: its name, also of a topic that was deleted.
+            start: the first number to look at.
+            end: the number to stop before; all by default. In a bucket later entries are then not read, and
+                `ends` of a commit have of its topics the partitions that it or a commit after it,
+                before `end`, wrote to.
+        """
         if topic is not None:
             arguments.text("topic", topic)
-        return self._commits().read(topic)
+        start = arguments.whole_number("start", start, 0)
+        if end is not None:
+            end = arguments.whole_number("end", end, 0)
+        return self._commits().read(topic, start, end)
+
+    def next_commit(self) -> int:
+        """Return a number above those of all commits in `history`: that of the next one, in a bucket of the next entry."""
+        return self._commits().next_number()
 
     def first_commit(self) -> int:
         """Return the number of the oldest commit that `history` still has."""

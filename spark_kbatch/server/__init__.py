@@ -22,6 +22,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     pools          threads for handlers
 
     refusals       answers that consist of an error
+    slow_requests  warnings about requests that take long
     intercepts     requests that a test refuses, delays or drops
     housekeeping   periodic work
 
@@ -32,6 +33,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     groups/        groups of consumers, and their offsets
     topics         CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords
     configs        DescribeConfigs, AlterConfigs, IncrementalAlterConfigs
+    log_dirs       DescribeLogDirs
     settings       the settings of topics and of the server, as admin clients see them
     outcomes       errors, as answers have them for each topic or resource; what is refused, in the log
 

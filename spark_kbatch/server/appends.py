@@ -54,6 +54,9 @@ class Append(NamedTuple):
     deadline_s: float  # of clock.monotonic_s
     answer: Callable[[AppendResult], object]
     peer: Peer | None = None  # that sent it
+    working: Callable[[bool], object] = lambda _: (
+        None
+    )  # told when an attempt begins, and when it waits again
 
 
 class _AppendQueue:
@@ -147,6 +150,8 @@ class Appends:
                 break
         if len(checked) < 2:
             return 0
+        for append in queued[: len(checked)]:
+            append.working(True)
         answered = 0
 
         def answer(results: Sequence[AppendResult]) -> None:
@@ -178,11 +183,13 @@ class Appends:
         if unknown:
             _answer(append, AppendResult(error=unknown[queue.topic_partition]))
             return True
+        append.working(True)
         locked = answered = False
 
         def answer(result: AppendResult) -> None:
             nonlocal locked, answered
             if isinstance(result.error, LockTimeoutError):
+                append.working(False)
                 locked = True
             else:
                 answered = True

@@ -22,7 +22,7 @@ from spark_kbatch.server import settings
 from spark_kbatch.server.metadata import NODE_ID
 from spark_kbatch.server.outcomes import Outcomes, RefusedError
 from spark_kbatch.server.requests import Received, Respond
-from spark_kbatch.server.settings import Changes, ConfigSource, Setting
+from spark_kbatch.server.settings import Changes, Setting
 from spark_kbatch.server.topics import ensure_not_the_clusters
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
@@ -232,10 +232,9 @@ def _described(setting: Setting, asked: Any) -> Any:
     result = protocol.DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult
     synonyms = []
     if asked.include_synonyms:
-        values = {setting.source: setting.value, ConfigSource.DEFAULT_CONFIG: setting.default}
         synonyms = [
-            result.DescribeConfigsSynonym(name=setting.name, value=value, source=source)
-            for source, value in values.items()
+            result.DescribeConfigsSynonym(name=name, value=value, source=source)
+            for name, value, source in setting.synonyms
         ]
     return result(
         name=setting.name,

@@ -26,6 +26,7 @@ from spark_kbatch.server.peers import warn_once
 from spark_kbatch.server.pools import CallLater, Pool
 from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import HANG_UP, Handler, Received, Respond
+from spark_kbatch.server.slow_requests import SlowRequests
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.protocol import ApiKey, Versions
@@ -56,9 +57,9 @@ class Dispatch:
     It is filled before the server listens; `intercept` is for any thread.
     """
 
-    def __init__(self, intercepting: Pool, call_later: CallLater) -> None:
+    def __init__(self, intercepting: Pool, call_later: CallLater, slow: SlowRequests) -> None:
         """Start with ApiVersions and a refusal of SASL; `intercepting` runs what intercepts."""
-        self._intercepting, self._call_later = intercepting, call_later
+        self._intercepting, self._call_later, self._slow = intercepting, call_later, slow
         self._intercepts: Mapping[int, Intercept] = {}  # replaced whole
         self._entries: dict[int, ApiHandler] = {}
         self.metrics: dict[int, RequestMetrics] = {}  # by api key
@@ -117,20 +118,17 @@ class Dispatch:
             raise UnsupportedVersionError(api_key, "", version, None, correlation_id)
         metrics = self.metrics[api_key]
         exchange = Exchange(
-            connection,
-            api_key,
-            version,
-            correlation_id,
-            metrics,
-            is_large=len(frame) > SMALL_REQUEST_BYTES,
-            is_huge=len(frame) > _HUGE_BYTES,
+            connection, api_key, version, correlation_id, metrics, self._slow, len(frame)
         )
         versions = protocol.SUPPORTED[api_key]
         if api_key == ApiKey.API_VERSIONS and version not in versions:
-            exchange = Exchange(connection, api_key, 0, correlation_id, metrics)
-            self._run(entry.handler, _received(connection, api_key, version, "", None), exchange)
+            exchange = Exchange(
+                connection, api_key, 0, correlation_id, metrics, self._slow, len(frame)
+            )
+            received = _received(connection, exchange, version, "", None)
+            self._run(entry.handler, received, exchange)
         elif entry.pool is None:
-            received = self._decoded(connection, frame, _ELEMENTS_MAX)
+            received = self._decoded(connection, frame, exchange, _ELEMENTS_MAX)
             self._begin(entry, received, exchange)
         elif not self._is_done_by_loop(entry, connection, frame, exchange):
             self._submit(
@@ -150,7 +148,7 @@ class Dispatch:
         ):
             return False
         try:
-            received = self._decoded(connection, frame, _ELEMENTS_MAX)
+            received = self._decoded(connection, frame, exchange, _ELEMENTS_MAX)
         except ProtocolError:
             return False  # It names more, or its bytes make no sense, which shows again.
         self._run(entry.handler, received, exchange)
@@ -165,24 +163,26 @@ class Dispatch:
                 task()
 
         peer.begin()
-        pool.submit(work, peer, is_large=exchange.is_large, is_huge=exchange.is_huge)
+        size = exchange.size_in_bytes
+        pool.submit(work, peer, is_large=size > SMALL_REQUEST_BYTES, is_huge=size > _HUGE_BYTES)
 
     def _decoded(
         self,
         connection: ClientConnection,
         frame: memoryview,
+        exchange: Exchange,
         max_elements: int = protocol.MAX_REQUEST_ELEMENTS,
     ) -> Received:
         request = protocol.decode_request(frame, max_elements)
         return _received(
-            connection, request.api_key, request.version, request.client_id or "", request.body
+            connection, exchange, request.version, request.client_id or "", request.body
         )
 
     def _decode_and_begin(
         self, entry: ApiHandler, connection: ClientConnection, frame: memoryview, exchange: Exchange
     ) -> None:
         try:
-            received = self._decoded(connection, frame)
+            received = self._decoded(connection, frame, exchange)
         except Exception as error:  # noqa: BLE001  logged as the server's fault, if it is
             exchange.fail(error)
             return
@@ -223,12 +223,14 @@ class Dispatch:
             go_on()
 
     def _run(self, handler: Handler, received: Received, exchange: Exchange) -> None:
+        exchange.begin(received.client_id)
         try:
             handler(received, exchange.respond)
         except Exception as error:
             logger.exception("a request failed: %s", ApiKey(received.api_key).name)
             if not exchange.is_answered:
                 _refuse(received, exchange, code_of(error))
+        exchange.pause()
 
 
 def _refuse_sasl(received: Received, respond: Respond) -> None:
@@ -248,10 +250,10 @@ def _refuse(received: Received, exchange: Exchange, error: ErrorCode) -> None:
 
 
 def _received(
-    connection: ClientConnection, api_key: int, version: int, client_id: str, body: object
+    connection: ClientConnection, exchange: Exchange, version: int, client_id: str, body: object
 ) -> Received:
     return Received(
-        api_key,
+        exchange.api_key,
         version,
         client_id,
         connection.client_host,
@@ -259,4 +261,5 @@ def _received(
         connection.unwritten,
         body,
         connection.peer,
+        exchange.working,
     )

@@ -27,7 +27,9 @@ from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ListOffsetsResponse, OffsetForLeaderEpochResponse
 
 _EARLIEST_LOCAL = -4  # nothing is stored elsewhere, so it is the earliest
-_SINCE = {EARLIEST: 1, LATEST: 1, MAX_TIMESTAMP: 7, _EARLIEST_LOCAL: 8}  # by time, the version
+_LATEST_TIERED = -5  # of what is stored elsewhere, so there is none
+# The first version of each, by time.
+_SINCE = {EARLIEST: 1, LATEST: 1, MAX_TIMESTAMP: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9}
 _NOTHING = -1
 
 Seen: TypeAlias = Mapping[TopicPartition, Replica | Exception]
@@ -153,6 +155,8 @@ def _at_time(seen: Replica, time_ms: int, isolation: IsolationLevel) -> _Found:
         return _Found(seen.offsets.log_start_offset)
     if time_ms == LATEST:
         return _Found(end_offset)
+    if time_ms == _LATEST_TIERED:
+        return _Found()
     found = seen.offset_for_timestamp(time_ms, end_offset=end_offset)
     return _Found() if found is None else _Found(*found)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
@@ -79,7 +79,7 @@ class Outcomes:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()  # guards the rest; innermost
-        self._logged: dict[str, float] = {}  # sentences, and when
+        self._logged: dict[Hashable, float] = {}  # sentences or what they are about, and when
         self._forgot_s = 0.0  # when sentences were forgotten, to be logged again
 
     def attempt(self, work: Callable[[], _Result]) -> tuple[_Result | None, Outcome]:
@@ -99,18 +99,20 @@ class Outcomes:
             self.warn_once(f"a client is refused, {code.name}: {sentence}")
         return Outcome(code, sentence)
 
-    def warn_once(self, sentence: str, again_after_s: float = math.inf) -> None:
-        """Log a warning, unless the same was logged less than `again_after_s` ago."""
-        now_s = monotonic_s()
+    def warn_once(
+        self, sentence: str, again_after_s: float = math.inf, about: Hashable = None
+    ) -> None:
+        """Log a warning, unless the same, or another about the same, was logged less than `again_after_s` ago."""
+        now_s, about = monotonic_s(), sentence if about is None else about
         with self._mutex:
-            if now_s - self._logged.get(sentence, -math.inf) < again_after_s:
+            if now_s - self._logged.get(about, -math.inf) < again_after_s:
                 return
             if len(self._logged) >= _SENTENCES_MAX:
                 if now_s - self._forgot_s < _FORGETS_EVERY_S:
                     return
                 self._logged.clear()
                 self._forgot_s = now_s
-            self._logged[sentence] = now_s
+            self._logged[about] = now_s
         logger.warning("%s", sentence)
 
     def warn_of_transactional(self, transactional_id: str, received: Received) -> None:

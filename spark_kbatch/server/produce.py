@@ -14,7 +14,6 @@ transaction-coordinator/.../TransactionCoordinator handleInitProducerId.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -34,17 +33,24 @@ from spark_kbatch.server.unwritten_batches import IdempotentBatch, idempotent_ba
 from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.protocol import InitProducerIdResponse, ProduceRequest, ProduceResponse
 
-logger = logging.getLogger(__name__)
-
 _Topic = ProduceResponse.TopicProduceResponse
 _Partition = _Topic.PartitionProduceResponse
 
 _FIRST_VERSION = 3
 _FIRST_WITH_ZSTD = 7
 _FEW = 32  # partitions
-# What of a server's own, rather than of a request, is in the way.
 _TOLD_AGAIN_AFTER_S = 600.0
-_NOT_STORED = {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR}
+# What of a server's own, rather than of a request, is in the way.
+_NOT_STORED = {
+    ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+}  # fmt: skip
+# What idempotent producers are told in the course of retries, and mend by themselves.
+_MENDED_BY_CLIENTS = {
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+    ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.UNKNOWN_PRODUCER_ID,
+}  # fmt: skip
+_CLIENT_ID_SHOWN_MAX = 200  # characters, in the log
 _TAKES_WITHIN_S = 10.0  # an id; clients wait for 30 s
 _FIRST_WITH_IDS = 3  # version of InitProducerId
 
@@ -55,12 +61,13 @@ class ProduceHandler:
     def __init__(self, parts: FolderParts, appends: Appends, outcomes: Outcomes) -> None:
         """Append by these queues."""
         self._parts, self._appends, self._outcomes = parts, appends, outcomes
+        self._refusals = Outcomes()  # of its own: clients may cause any number of them
         self._manager = parts.manager
 
     def produce(self, received: Received, respond: Respond) -> None:
         """Queue the batches; answer once each is appended or refused."""
         request: ProduceRequest = received.body
-        answer = _ProduceAnswer(received, respond, self._outcomes)
+        answer = _ProduceAnswer(received, respond, self._outcomes, self._refusals)
         refused = _refused(received)
         deadline_s = monotonic_s() + max(request.timeout_ms, 0) / 1000
         appends: dict[TopicPartition, Append] = {}
@@ -85,20 +92,22 @@ class ProduceHandler:
                         ErrorCode.INVALID_REQUEST,
                         "the partition is named twice in the request",
                     )
-                problem = unknown.get(topic_partition)
+                problem, first = unknown.get(topic_partition), None
                 if problem is None and batch is not None:
-                    problem = received.unwritten.error(batch)
+                    problem = first = received.unwritten.error(batch)
                 if not refusal and problem is not None:
                     refusal = code_of_existing(problem), str(problem)
                 if refusal:
                     if batch is not None:
                         received.unwritten.answered(batch, refusal[0])
+                    if first is None:  # else that one's error is told
+                        answer.tell(topic_partition, *refusal)
                     answer.refuse(slot, *refusal)
                     continue
                 appends[topic_partition] = Append(
                     data, request.acks, request.timeout_ms, deadline_s,
                     answer.part(slot, batch, topic_partition),
-                    peer=received.peer,
+                    peer=received.peer, working=received.working,
                 )  # fmt: skip
         # Nothing is answered until all batches to append are known.
         for topic_partition, append in appends.items():
@@ -122,7 +131,10 @@ class ProduceHandler:
                 error = code_of(problem)
                 if isinstance(problem, LockTimeoutError):
                     error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-                logger.warning("no producer id for %s: %s", received.client_host, problem)
+                self._outcomes.warn_once(
+                    f"no producer id for {received.client_host}: {problem}",
+                    again_after_s=_TOLD_AGAIN_AFTER_S,
+                )
         respond(
             InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=epoch)
         )
@@ -131,7 +143,9 @@ class ProduceHandler:
 class _ProduceAnswer:
     """The response to one Produce request, sent when the last partition's result is known."""
 
-    def __init__(self, received: Received, respond: Respond, outcomes: Outcomes) -> None:
+    def __init__(
+        self, received: Received, respond: Respond, outcomes: Outcomes, refusals: Outcomes
+    ) -> None:
         request: ProduceRequest = received.body
         self.topics = [
             _Topic(
@@ -143,7 +157,8 @@ class _ProduceAnswer:
             for topic in request.topic_data
         ]
         self._acks, self._respond, self._unwritten = request.acks, respond, received.unwritten
-        self._outcomes = outcomes
+        self._outcomes, self._refusals = outcomes, refusals
+        self._sender = received.client_id[:_CLIENT_ID_SHOWN_MAX], received.client_host
         self._mutex = threading.Lock()  # guards _missing
         self._missing = 1  # parts, and the handler itself
         self._last_message = ""
@@ -159,12 +174,7 @@ class _ProduceAnswer:
                 slot.error_code = code_of_existing(result.error)
                 slot.error_message = str(result.error)
                 slot.record_errors = _record_errors(result.error)
-                if slot.error_code in _NOT_STORED:
-                    self._outcomes.warn_once(
-                        f"records for {topic_partition} cannot be stored, and clients get "
-                        f"{ErrorCode(slot.error_code).name}: {shortened(slot.error_message)}",
-                        again_after_s=_TOLD_AGAIN_AFTER_S,
-                    )
+                self.tell(topic_partition, slot.error_code, slot.error_message)
             else:
                 slot.base_offset = result.base_offset
                 slot.log_append_time_ms = result.log_append_time
@@ -174,6 +184,24 @@ class _ProduceAnswer:
             self.done_with_one()
 
         return answer
+
+    def tell(self, topic_partition: TopicPartition, error: ErrorCode, message: str) -> None:
+        """Log why records are not stored: clients show little of it, and of what they try again nothing."""
+        if error in _NOT_STORED:
+            self._outcomes.warn_once(
+                f"records for {topic_partition} cannot be stored, and clients get "
+                f"{error.name}: {shortened(message)}",
+                again_after_s=_TOLD_AGAIN_AFTER_S,
+            )
+        elif error not in _MENDED_BY_CLIENTS:
+            client_id, host = self._sender
+            topic = topic_partition.topic
+            self._refusals.warn_once(
+                f"records of client {client_id!r} at {host} for {shortened(str(topic_partition))} "
+                f"are refused with {error.name}: {shortened(message)}",
+                again_after_s=_TOLD_AGAIN_AFTER_S,
+                about=(topic, error),
+            )
 
     def refuse(self, slot: Any, error: ErrorCode, message: str) -> None:
         """Put an error into the response; its message only once, as long as it is the same."""

@@ -27,6 +27,7 @@ from spark_kbatch.server.groups.coordinator import GroupCoordinator
 from spark_kbatch.server.housekeeping import Housekeeping
 from spark_kbatch.server.intercepts import Intercept, api_key_of, name_of
 from spark_kbatch.server.listener import Listener, is_loopback, listening_socket
+from spark_kbatch.server.log_dirs import LogDirsHandler
 from spark_kbatch.server.memory import AnswerMemory, RequestMemory
 from spark_kbatch.server.metadata import MetadataHandler, NewTopics
 from spark_kbatch.server.offsets import OffsetsHandler
@@ -35,6 +36,7 @@ from spark_kbatch.server.pools import HugeTurn, Pool
 from spark_kbatch.server.produce import ProduceHandler
 from spark_kbatch.server.requests import Received
 from spark_kbatch.server.settings import Setting, server_settings
+from spark_kbatch.server.slow_requests import SlowRequests
 from spark_kbatch.server.topics import TopicsHandler
 from spark_kbatch.store.reports import shown_address
 from spark_kbatch.wire.protocol import ApiKey
@@ -127,7 +129,11 @@ class Server:
             )
             self._listener = Listener(sock, config, self._memory)
             undo.callback(self._listener.discard)
-            self._dispatch = Dispatch(self._pools.intercepts, self._listener.call_later)
+            self._dispatch = Dispatch(
+                self._pools.intercepts,
+                self._listener.call_later,
+                SlowRequests(config.slow_request_log_ms),
+            )
             self._housekeeping = Housekeeping(
                 parts, interval_ms=config.log_retention_check_interval_ms
             )
@@ -204,6 +210,7 @@ class Server:
                 ApiKey.DELETE_RECORDS: topics.delete_records,
                 ApiKey.ALTER_CONFIGS: configs.alter_configs,
                 ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+                ApiKey.DESCRIBE_LOG_DIRS: LogDirsHandler(parts).describe_log_dirs,
             },
             pools.groups: {
                 ApiKey.JOIN_GROUP: groups.join_group,
@@ -243,7 +250,8 @@ class Server:
         return server_settings(
             self._config,
             log_dirs=[str(one.path) for one in log_dirs],
-            listener=shown_address(*self._advertised_to(received)),
+            listener=shown_address(self.host, self.port),
+            advertised=shown_address(*self._advertised_to(received)),
         )
 
     def _advertised_to(self, received: Received) -> tuple[str, int]:

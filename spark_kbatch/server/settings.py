@@ -54,9 +54,21 @@ class Setting(NamedTuple):
     value: str
     type: ConfigType
     source: ConfigSource
-    default: str
+    default: str | None  # None if it has none
     documentation: str
     is_read_only: bool
+
+    @property
+    def synonyms(self) -> list[tuple[str, str, ConfigSource]]:
+        """Where its value may come from, the first that has one first: names, values and origins.
+
+        A topic's default is a setting of the broker, which may have another name.
+        """
+        default = ConfigSource.DEFAULT_CONFIG
+        own = [] if self.source is default else [(self.name, self.value, self.source)]
+        if self.default is None:
+            return own
+        return [*own, (_NAMES_OF_BROKERS.get(self.name, self.name), self.default, default)]
 
 
 class Changes(NamedTuple):
@@ -80,10 +92,10 @@ _FIXED_OF_TOPICS = {
     "unclean.leader.election.enable": _Fixed("false", ConfigType.BOOLEAN, "A replica that lacks records is never elected."),
 }  # fmt: skip
 
-_FIXED_OF_BROKERS = _FIXED_OF_TOPICS | {
-    "broker.id": _Fixed("1", ConfigType.INT, "The one node."),
-    "node.id": _Fixed("1", ConfigType.INT, "The one node."),
-    "process.roles": _Fixed("broker,controller", ConfigType.LIST, "The one node is the controller, too."),
+_FIXED_OF_BROKERS = {
+    "log.preallocate": _FIXED_OF_TOPICS["preallocate"],
+    "remote.log.storage.system.enable": _FIXED_OF_TOPICS["remote.storage.enable"],
+    "unclean.leader.election.enable": _FIXED_OF_TOPICS["unclean.leader.election.enable"],
     "delete.topic.enable": _Fixed("true", ConfigType.BOOLEAN, "Topics can be deleted."),
     "offsets.topic.num.partitions": _Fixed("1", ConfigType.INT, "Partitions of `__consumer_offsets`."),
 }  # fmt: skip
@@ -106,12 +118,18 @@ _OF_NEW_TOPICS = {
     "min.insync.replicas": "min.insync.replicas",
 }
 
-_LISTS = frozenset({"cleanup.policy"})
+_NAMES_OF_BROKERS = {key: name for name, key in _OF_NEW_TOPICS.items()} | {
+    "preallocate": "log.preallocate"
+}
+
+_LISTS = frozenset(
+    {"cleanup.policy", "log.dirs", "listeners", "advertised.listeners", "process.roles"}
+)
 _LONGS = frozenset(
     {
         "file.delete.delay.ms", "message.timestamp.after.max.ms", "message.timestamp.before.max.ms",
         "retention.bytes", "retention.ms", "segment.ms",
-        "connections.max.idle.ms", "queued.max.request.bytes",
+        "connections.max.idle.ms", "queued.max.request.bytes", "slow.request.log.ms",
     }
 )  # fmt: skip
 _OPTIONS = {option.key: option for option in CONFIG_OPTIONS}
@@ -128,14 +146,15 @@ def topic_settings(config: TopicConfig, given: Collection[str]) -> list[Setting]
 
 
 def server_settings(
-    config: ServerConfig, *, log_dirs: Iterable[str], listener: str
+    config: ServerConfig, *, log_dirs: Iterable[str], listener: str, advertised: str
 ) -> list[Setting]:
     """Return the settings of the server, under the names of a broker's.
 
     Args:
         config: its options.
         log_dirs: the cluster's log dirs.
-        listener: HOST:PORT at which clients reach it.
+        listener: HOST:PORT at which it listens.
+        advertised: HOST:PORT at which clients reach it.
     """
     static = ConfigSource.STATIC_BROKER_CONFIG
     found = _given(config, SERVER_OPTIONS, static)
@@ -143,11 +162,14 @@ def server_settings(
         option = _OPTIONS[key]
         found.append(_setting(name, option.default, option.default, option.text, static))
     for name, value, text in (
+        ("broker.id", 1, "The one node."),
+        ("node.id", 1, "The one node."),
+        ("process.roles", "broker,controller", "The one node is the controller, too."),
         ("log.dirs", ",".join(log_dirs), "Folders of the logs."),
         ("listeners", f"PLAINTEXT://{listener}", "Address of the server."),
-        ("advertised.listeners", f"PLAINTEXT://{listener}", "Address that clients connect to."),
+        ("advertised.listeners", f"PLAINTEXT://{advertised}", "Address that clients connect to."),
     ):  # fmt: skip
-        found.append(_setting(name, value, "", text, static))
+        found.append(_setting(name, value, None, text, static))
     found += _fixed(_FIXED_OF_BROKERS)
     return sorted(one._replace(is_read_only=True) for one in found)
 
@@ -230,7 +252,7 @@ def _setting(name: str, value: Any, default: Any, text: str, source: ConfigSourc
         _shown(value),
         _type_of(name, value),
         ConfigSource.DEFAULT_CONFIG if is_default else source,
-        _shown(default),
+        None if default is None else _shown(default),
         text,
         is_read_only=False,
     )
@@ -246,5 +268,4 @@ def _type_of(name: str, value: Any) -> ConfigType:
         return ConfigType.BOOLEAN
     if isinstance(value, int):
         return ConfigType.LONG if key in _LONGS or value > INT_MAX else ConfigType.INT
-    is_list = key in _LISTS or name in ("log.dirs", "listeners", "advertised.listeners")
-    return ConfigType.LIST if is_list else ConfigType.STRING
+    return ConfigType.LIST if key in _LISTS else ConfigType.STRING

@@ -358,6 +358,8 @@ def show(report: Report, console: Console) -> None:
         f"The log is in {report.path}. Inspect it with",
         f"    {command} topics {path}",
         f"    {command} consume {path} {TOPIC} --max-records 5",
+        "Look at it in a browser with",
+        f"    {command} ui {path}",
     ):
         console.print(visible(line), soft_wrap=True, markup=False, highlight=False)
 

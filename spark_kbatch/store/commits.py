@@ -54,6 +54,15 @@ class Commit(NamedTuple):
         return OVERWRITE if self.overwrite else APPEND
 
     @property
+    def job(self) -> str:
+        """What was committed: a micro-batch of a query, a job, or a transaction."""
+        if self.author.query_id:
+            return f"micro-batch {self.sequence} of query {self.author.query_id}"
+        if self.sequence == NO_TRANSACTION_SEQUENCE:
+            return f"job {self.transactional_id}"
+        return f"transaction {self.sequence} of {self.transactional_id}"
+
+    @property
     def topics(self) -> list[str]:
         """Names of the topics that it touched, sorted."""
         return sorted({tp.topic for tp in self.ends})
@@ -78,16 +87,8 @@ class Commit(NamedTuple):
 
     def summary(self) -> str:
         """Return one line about the commit: its job, number of records, bytes and offsets."""
-        number, by = self.sequence, self.author
-        what = (
-            f"micro-batch {number} of query {by.query_id}"
-            if by.query_id
-            else f"job {self.transactional_id}"
-            if number == NO_TRANSACTION_SEQUENCE
-            else f"transaction {number} of {self.transactional_id}"
-        )
         return (
-            f"commit {self.number}, {what}: {self.records_count} records, {self.size_in_bytes} bytes, "
+            f"commit {self.number}, {self.job}: {self.records_count} records, {self.size_in_bytes} bytes, "
             f"{ranges_shown(self.offsets)}"
         )
 
@@ -110,8 +111,19 @@ class Commit(NamedTuple):
 class CommitHistory(Protocol):
     """The history of a place's commits."""
 
-    def read(self, topic: str | None = None) -> Iterator[Commit]:
-        """Yield the commits, or only those that touched a topic, newest first."""
+    def read(
+        self, topic: str | None = None, start: int = 0, end: int | None = None
+    ) -> Iterator[Commit]:
+        """Yield the commits, or only those that touched a topic, newest first.
+
+        Args:
+            topic: which they touched.
+            start: the first number to look at.
+            end: the number to stop before; None for all that there are.
+        """
+
+    def next_number(self) -> int:
+        """Return a number above those of all commits, and not above that of the next one."""
 
     def first_number(self) -> int:
         """Return the number of the oldest commit that is kept, or of the next one if there is none."""

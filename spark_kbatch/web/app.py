@@ -14,12 +14,14 @@ from starlette.routing import Route
 
 from spark_kbatch.errors import (
     ConfigError,
+    GroupIdNotFoundError,
     KBatchError,
     OffsetOutOfRangeError,
     RetriableError,
+    SchemaRegistryError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.web import storage, topics
+from spark_kbatch.web import commits, groups, records, storage, topics
 from spark_kbatch.web.access import HEADERS, Access, AccessMiddleware
 from spark_kbatch.web.site import Site, site_of
 
@@ -32,6 +34,8 @@ _STYLE = Path(__file__).parent / "templates" / "style.css"
 _STATUS = (
     (UnknownTopicOrPartitionError, 404),
     (OffsetOutOfRangeError, 404),
+    (SchemaRegistryError, 400),
+    (GroupIdNotFoundError, 404),
     (RetriableError, 503),
     (ConfigError, 400),
 )  # of errors; 500 for others
@@ -45,7 +49,17 @@ def application(site: Site, access: Access) -> Starlette:
             Route("/health", health),
             Route("/ready", ready),
             Route("/style.css", style),
-            *map(_of_the_place, [Route("/metrics", metrics), *topics.ROUTES, *storage.ROUTES]),
+            *map(
+                _of_the_place,
+                [
+                    Route("/metrics", metrics),
+                    *topics.ROUTES,
+                    *storage.ROUTES,
+                    *records.ROUTES,
+                    *groups.ROUTES,
+                    *commits.ROUTES,
+                ],
+            ),
         ],
         middleware=[Middleware(AccessMiddleware, access=access)],
         exception_handlers={

@@ -56,7 +56,7 @@ class WebServer:
     def __init__(
         self, site: Site, host: str, port: int, *, token: str | None, hosts: Iterable[str] = ()
     ) -> None:
-        """Start the server.
+        """Start the server, and the samples of its site, which end with it.
 
         Args:
             site: what it shows.
@@ -90,6 +90,8 @@ class WebServer:
             )
         )
         self._waiting: Mapping[_Connection, object] = {}
+        self._samples = site.samples
+        self._samples.start()
         sock.listen()
         if token is None:
             who = "every user of this machine" if is_loopback(self.host) else "whoever reaches it"
@@ -130,5 +132,6 @@ class WebServer:
 
     def close(self) -> None:
         """End: accept no more requests, and answer those in progress for some seconds. May be called again."""
+        self._samples.close()
         self._server.should_exit = True
         self._thread.join(2 * _ENDS_WITHIN_S)

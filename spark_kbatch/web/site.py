@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlencode
 
 import jinja2
@@ -17,6 +18,7 @@ from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.opening.stores import store_of
 from spark_kbatch.terminal import counted, iso_time, visible
+from spark_kbatch.web.history import Samples
 from spark_kbatch.web.metrics import Exposition
 
 if TYPE_CHECKING:
@@ -27,8 +29,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_SAMPLED_EVERY_S, _FAR_SAMPLED_EVERY_S = 15.0, 60.0  # the second of a place over the network
+_REQUESTS_FOR_SIZES = 20  # to a bucket, for one look
 _FRESH_S = 2.0  # what was found is shown again for this long
 _KEPT_MAX = 64
+_DIGITS_MAX = 19  # of a number in an address, which then is below 2**63
 _STEP = 1024
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -41,16 +46,28 @@ class Site:
     Args:
         cluster: the place.
         server: that serves the place to Kafka's clients from this process; None if none does.
+        registry: options of the schema registry that values are read with; None without one.
     """
 
-    def __init__(self, cluster: Cluster, server: Server | None = None) -> None:
-        self.cluster, self.server = cluster, server
+    def __init__(
+        self,
+        cluster: Cluster,
+        server: Server | None = None,
+        registry: Mapping[str, str] | None = None,
+    ) -> None:
+        self.cluster, self.server, self.registry = cluster, server, registry or None
         self._news: Callable[[], object] | None = None
         if store_of(cluster).ledger is not None:
-            # Each look at the place would ask the store for news, and a page has several.
+            # Each look at a bucket asks its store for news, and a page has several.
             bucket = cast("BucketStore", store_of(cluster))
-            self.cluster, self._news = Cluster.over(bucket.followed()), bucket.follow
+            followed = bucket.followed(requests_for_sizes=_REQUESTS_FOR_SIZES)
+            self.cluster, self._news = Cluster.over(followed), bucket.follow
         self.menu = [("/", "Topics")]  # addresses and names of pages that each page leads to
+        self.menu += [
+            (f"/{part}", part.title()) for part in ("groups", "commits") if cluster.has(part)
+        ]
+        every_s = _SAMPLED_EVERY_S if self.is_local else _FAR_SAMPLED_EVERY_S
+        self.samples = Samples(self.cluster, every_s, follow=self.follow)
         self.exposition = Exposition(self.cluster, server=server)
         self._mutex = threading.Lock()  # guards _found, and not what is in it
         self._found: dict[str, _Once] = {}
@@ -66,12 +83,18 @@ class Site:
         self._templates.filters |= {
             "bytes": size_shown,
             "number": lambda number: f"{number:,}",
+            "rate": rate_shown,
             "time": lambda ms: iso_time(ms) or "",
             "ago": lambda ms: age_shown(now_ms() - ms),
             "visible": visible,
             "counted": counted,
         }
         self._templates.globals |= {"site": self, "link": link}
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the place is files of this machine, at which a look costs little."""
+        return Path(self.cluster.address).is_absolute()
 
     def page(
         self, request: Request, template: str, status: int = 200, /, **values: Any
@@ -149,8 +172,33 @@ def site_of(request: Request) -> Site:
 def link(path: str, asked: Mapping[str, object] | None = None, /, **changes: object) -> str:
     """Return an address within the site: a path with parameters, without those that are None or empty."""
     merged = {**(asked or {}), **changes}
-    query = urlencode({key: value for key, value in merged.items() if value not in (None, "")})
+    query = urlencode(
+        {key: value for key, value in merged.items() if value not in (None, "")},
+        errors="surrogatepass",
+    )
     return f"{path}?{query}" if query else path
+
+
+class Page(NamedTuple):
+    """A part of many things, as a page shows it."""
+
+    shown: Sequence[Any]
+    number: int  # from 1
+    pages: int  # how many there are
+    total: int  # of things
+
+
+def shown_page(request: Request, every: Sequence[Any], size: int) -> Page:
+    """Return that part of many things that a request asks for by the number of a page, or the nearest there is."""
+    count = max(1, -(-len(every) // size))
+    number = min(max(whole_number(request.query_params.get("page", "")) or 1, 1), count)
+    return Page(every[(number - 1) * size : number * size], number, count, len(every))
+
+
+def whole_number(given: object) -> int | None:
+    """Return a number that a request has in its address; None if that is none, or out of any range."""
+    text = str(given)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < _DIGITS_MAX else None
 
 
 def size_shown(size_in_bytes: float) -> str:
@@ -159,6 +207,18 @@ def size_shown(size_in_bytes: float) -> str:
     while size_in_bytes >= _STEP and unit < len(_UNITS) - 1:
         size_in_bytes, unit = size_in_bytes / _STEP, unit + 1
     return f"{size_in_bytes:.0f} B" if not unit else f"{size_in_bytes:.1f} {_UNITS[unit]}"
+
+
+def number_shown(number: float) -> str:
+    """Return a number, with a decimal only if it is not whole."""
+    return f"{number:,.{0 if number == int(number) else 1}f}"
+
+
+def rate_shown(rate: float) -> str:
+    """Return how much there is in a second, with decimals only if it is little; nothing if that is not known."""
+    if math.isnan(rate):
+        return ""
+    return f"{rate:,.{0 if rate >= 10 or rate == int(rate) else 1 if rate >= 1 else 3}f}"
 
 
 def age_shown(age_ms: int) -> str:

@@ -91,7 +91,7 @@ def replicas(request: Request) -> Response:
             for number, nodes in enumerate(topic.replicas)
         ]
     elif site.cluster.has("disks"):
-        found = site.recent(f"replicas {name}", lambda: [*site.cluster.replicas([name]).items()])
+        found = site.recent(f"replicas of {name}", lambda: [*site.cluster.replicas([name]).items()])
     else:
         raise HTTPException(404)
     return site.page(request, "replicas.html", name=name, count=len(found), found=found[:SHOWN])

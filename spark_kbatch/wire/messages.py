@@ -97,7 +97,7 @@ class ApiKey(IntEnum):
                     aborted_transactions []AbortedTransaction?
                         producer_id int64, first_offset int64
                     preferred_read_replica int32 11+ =-1, records records?"""
-    LIST_OFFSETS = 2, """1-8 flexible 6+
+    LIST_OFFSETS = 2, """1-9 flexible 6+
         request
             replica_id int32, isolation_level int8 2+
             topics []ListOffsetsTopic
@@ -379,6 +379,20 @@ class ApiKey(IntEnum):
             throttle_time_ms int32
             responses []AlterConfigsResourceResponse
                 error_code int16, error_message string?, resource_type int8, resource_name string"""
+    DESCRIBE_LOG_DIRS = 35, """1-4 flexible 2+
+        request
+            topics []DescribableLogDirTopic?
+                topic string, partitions []int32
+        response
+            throttle_time_ms int32, error_code int16 3+
+            results []DescribeLogDirsResult
+                error_code int16, log_dir string
+                topics []DescribeLogDirsTopic
+                    name string
+                    partitions []DescribeLogDirsPartition
+                        partition_index int32, partition_size int64, offset_lag int64
+                        is_future_key bool
+                total_bytes int64 4+ =-1, usable_bytes int64 4+ =-1"""
     SASL_AUTHENTICATE = 36, """0-2 flexible 2+
         request
             auth_bytes bytes

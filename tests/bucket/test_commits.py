@@ -90,6 +90,58 @@ def test_it_tells_of_the_same_jobs_what_a_folders_does(tmp_path: Path) -> None:
         assert found[-1].ending_offsets() == '{"events": {"0": 2, "1": 1}}'
 
 
+def test_a_part_of_it_reads_no_later_entries(tmp_path: Path) -> None:
+    objects = CountingObjects()
+    with (
+        spark_kbatch.open(tmp_path / "folder", create=True) as folder,
+        a_bucket(objects) as bucket,
+    ):
+        for cluster in (folder, bucket):
+            jobs_into(cluster)
+        of_folder, found = [*folder.history()], [*bucket.history()]
+        numbers = [one.number for one in found]
+        objects.taken()
+
+        for place, every in ((folder, of_folder), (bucket, found)):
+            start, end = every[4].number, every[1].number
+            part = [*place.history(start=start, end=end)]
+            assert [*map(without_ends, part)] == [*map(without_ends, every[2:5])]
+            assert place.next_commit() == every[0].number + 1
+            assert [*place.history(end=every[0].number + 1)] == every
+            assert not [*place.history(start=place.next_commit())]
+            assert not [*place.history(end=0)]
+
+        assert [*folder.history(start=1, end=2)] == [
+            of_folder[-2]
+        ]  # its ends are known in a folder
+        objects.taken()
+        (overwriting,) = bucket.history(start=numbers[0], end=numbers[0] + 1)
+        assert overwriting == found[0]  # the newest
+        cost = objects.taken()
+        (one,) = bucket.history(start=numbers[4], end=numbers[4] + 1)
+        assert objects.taken() == cost == {"get ledger": 2}  # it, and a look for news
+    assert one.ends.items() < found[4].ends.items()
+    assert {*one.offsets} == {*one.ends}
+
+
+def test_the_topics_of_an_overwrite_without_records_are_known_without_later_entries() -> None:
+    with a_bucket(CountingObjects(), "events") as cluster:
+        wrote(cluster.address, {0: ["a"]})
+        wrote(cluster.address, {0: []}, overwrite=True)
+        wrote(cluster.address, {0: ["b"]})
+        newest, overwriting, _ = cluster.history()
+
+        (found,) = cluster.history(start=overwriting.number, end=newest.number)
+
+    assert overwriting.records_count == 0
+    assert found == overwriting
+    assert found.topics == ["events"]
+
+
+def without_ends(commit: Commit) -> Commit:
+    return commit._replace(ends={})
+
+
 def test_a_topic_that_was_deleted_may_have_its_id_for_a_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

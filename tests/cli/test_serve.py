@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import kafka
 import pytest
@@ -16,8 +22,12 @@ from click.testing import CliRunner
 
 from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.wire.protocol import ApiKey
 from tests.support import builders
+from tests.support.raw_clients import RawClient, produce, produced, request
 from tests.support.served import COMMAND
+from tests.support.store import store_of
 
 TIMEOUT_S = 30
 
@@ -126,6 +136,109 @@ def test_address_path_and_topics_are_printed_once_clients_can_connect(
 
     assert line.startswith(f"Serving 2 topics of {path} at 127.0.0.1:")
     assert {"events", "more"} <= topics
+
+
+@pytest.mark.parametrize("is_abstract", [False, True], ids=["a path", "abstract"])
+def test_systemd_is_told_once_clients_can_connect_and_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_abstract: bool
+) -> None:
+    name = f"@{tmp_path}" if is_abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(name.replace("@", "\0"))
+        manager.settimeout(TIMEOUT_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", name)
+        with served(tmp_path / "cluster", "--json") as process:
+            told = json.loads(first_line(process))
+            assert manager.recv(100) == b"READY=1"
+            socket.create_connection((told["host"], told["port"]), TIMEOUT_S).close()
+            process.terminate()
+            assert manager.recv(100) == b"STOPPING=1"
+            process.communicate(timeout=TIMEOUT_S)
+
+    assert process.returncode == 0
+
+
+def test_a_service_manager_that_is_gone_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
+    with served(tmp_path / "cluster") as process:
+        first_line(process)
+        process.terminate()
+        process.communicate(timeout=TIMEOUT_S)
+
+    assert process.returncode == 0
+
+
+@contextlib.contextmanager
+def a_request_in_progress(
+    tmp_path: Path,
+) -> Iterator[tuple[Callable[[], None], subprocess.Popen[str], RawClient]]:
+    """Yield a server that is told to end while a Produce waits for a lock, a function that unlocks it, and the client.
+
+    A job that commits holds such a lock.
+    """
+    with (
+        builders.a_cluster(tmp_path) as cluster,
+        served(cluster.path, "--json") as process,
+        contextlib.ExitStack() as locked,
+    ):
+        told = json.loads(first_line(process))
+        server: Any = SimpleNamespace(**told)
+        locks = store_of(cluster).manager.locks
+        locked.enter_context(locks.partitions([TopicPartition("events", 0)]))
+        with RawClient(server) as client:
+            client.send(request(ApiKey.PRODUCE, 9, produce(builders.batch(n=1))))
+            time.sleep(0.5)
+            process.terminate()
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+            with pytest.raises(ConnectionRefusedError):
+                RawClient(server)
+            yield locked.close, process, client
+
+
+def test_a_request_in_progress_is_answered_before_the_server_ends(tmp_path: Path) -> None:
+    with a_request_in_progress(tmp_path) as (unlock, process, client):
+        unlock()
+        assert produced(client.receive(ApiKey.PRODUCE, 9)).error_code == 0
+        assert client.is_closed_by_server()
+        process.communicate(timeout=TIMEOUT_S)
+
+    assert process.returncode == 0
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    with a_request_in_progress(tmp_path) as (_, process, client):
+        process.terminate()
+        process.communicate(timeout=TIMEOUT_S)
+        assert client.is_closed_by_server()
+
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_each_line_that_is_logged_is_json_if_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "cluster"
+    began = datetime.now(UTC)
+    with served(path, "--json", "--log-format", "json", "--no-auto-create") as process:
+        told = json.loads(first_line(process))
+        server: Any = SimpleNamespace(**told)
+        with RawClient(server) as client:
+            topic = "a\x1b[2J\nb\u202e"
+            client.ask(ApiKey.PRODUCE, 9, produce(builders.batch(n=1), topic=topic))
+        process.terminate()
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+
+    created, refused = errors.splitlines()
+    assert errors.isascii()
+    assert json.loads(created) | {"time": ""} == {
+        "time": "", "level": "WARNING", "logger": "spark_kbatch.cluster.parts",
+        "message": f"created a cluster in {path}",
+    }  # fmt: skip
+    assert topic in json.loads(refused)["message"]
+    moment = json.loads(refused)["time"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", moment)
+    assert began - timedelta(seconds=1) < datetime.fromisoformat(moment) < datetime.now(UTC)
 
 
 def test_a_second_server_is_refused(tmp_path: Path) -> None:

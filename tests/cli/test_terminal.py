@@ -20,7 +20,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.cli import main
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.store.commits import Author
-from spark_kbatch.terminal import LogFormatter, field, to_json, visible
+from spark_kbatch.terminal import JsonLogFormatter, LogFormatter, field, to_json, visible
 from tests.support import builders
 from tests.support.reference import Record, encode_batch
 
@@ -109,6 +109,13 @@ def test_a_log_line_has_level_and_logger_and_forges_nothing() -> None:
     except ConfigError:
         record.exc_info = sys.exc_info()
     assert r"ConfigError: a\x1b[2Jb" in LogFormatter().format(record).splitlines()[-1]
+
+    (line,) = JsonLogFormatter().format(record).splitlines()
+    found = json.loads(line)
+    assert line.isprintable()
+    assert found["message"] == "batch \x1b[2J\nx is damaged"
+    assert found["exception"].startswith("Traceback")
+    assert "ConfigError: a\x1b[2Jb" in found["exception"]
 
 
 # Every command

@@ -119,6 +119,23 @@ def test_a_commit_says_who_wrote_what_where_and_how_its_topics_ended(cluster: Cl
     assert cluster.find_commit(0) == first
 
 
+def test_a_part_of_the_history_is_read_by_numbers(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_PAGE", 2)
+    for topic in ("clicks", "views", "clicks", "clicks", "views"):
+        write(cluster, (topic, 0))
+
+    def numbers(topic: str | None = None, **bounds: int) -> list[int]:
+        return [commit.number for commit in cluster.history(topic, **bounds)]
+
+    assert numbers(start=1, end=4) == [3, 2, 1]
+    assert numbers("clicks", start=1, end=4) == [3, 2]
+    assert numbers(start=3) == numbers(start=3, end=99) == [4, 3]
+    assert numbers(start=5) == numbers(end=0) == numbers(start=3, end=3) == []
+    assert cluster.next_commit() == 5
+
+
 def test_the_history_of_a_topic_leaves_out_other_topics(cluster: Cluster) -> None:
     for topic in ("clicks", "views", "clicks"):
         write(cluster, (topic, 0))

@@ -216,9 +216,23 @@ ACCEPTED = [
     Accepted(
         "of several errors of one resource or topic, another one is named",
         "",
-        "(INCREMENTAL_)?ALTER_CONFIGS|CREATE_TOPICS",
+        "(INCREMENTAL_)?ALTER_CONFIGS|CREATE_TOPICS|CREATE_PARTITIONS",
         ERROR,
         lambda found: 0 not in (found.broker, found.server),
+    ),
+    Accepted(
+        "records that were all deleted count in a broker until their segment is rolled",
+        "",
+        "DESCRIBE_LOG_DIRS",
+        r"results\.topics\.partitions\.partition_size",
+        lambda found: found.server == 0,
+    ),
+    Accepted(
+        "records that were all deleted count in a broker until their segment is rolled",
+        "",
+        "LIST_OFFSETS",
+        r"topics\.partitions\.(timestamp|offset|leader_epoch)",
+        lambda found: found.server == -1 and "'timestamp': -3" in str(found.fields),
     ),
     Accepted(
         "two new topics of one request collide",

@@ -150,6 +150,63 @@ def test_the_api_versions_tool_is_answered(tools: JavaTools) -> None:
     assert "Fetch(1): 4 to 12" in printed
 
 
+def test_the_log_dirs_tool_shows_sizes_of_all_partitions(
+    cluster: Cluster, tools: JavaTools
+) -> None:
+    fill(cluster)
+    printed = tools.run("LogDirsCommand", "--describe")
+    told = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
+
+    ((log_dir,),) = [one["logDirs"] for one in told["brokers"]]
+    assert (log_dir["logDir"], log_dir["error"]) == (cluster.log_dirs()[0].path, None)
+    found = {one["partition"]: (one["size"], one["offsetLag"]) for one in log_dir["partitions"]}
+    sizes = {name: one["Size"] for name, one in cluster.metrics()["Log"].items()}
+    assert found == {name: (size, 0) for name, size in sizes.items()}
+    assert found[f"{TOPIC}-0"][0] > 0
+    some = tools.run("LogDirsCommand", "--describe", "--topic-list", TOPIC)
+    assert "__commits" not in some
+
+
+def test_the_configs_tool_shows_settings_of_the_broker_and_of_all(
+    cluster: Cluster, tools: JavaTools
+) -> None:
+    def shown(*words: object) -> str:
+        return tools.run("kafka.admin.ConfigCommand", "--describe", "--entity-type", *words)
+
+    of_broker = shown("brokers", "--entity-name", 1, "--all")
+    log_dir = cluster.log_dirs()[0].path
+    assert (
+        f"log.dirs={log_dir} sensitive=false synonyms={{STATIC_BROKER_CONFIG:log.dirs={log_dir}}}"
+        in of_broker
+    )
+    assert f"listeners=PLAINTEXT://{tools.address} " in of_broker
+    assert (
+        "num.partitions=1 sensitive=false synonyms={DEFAULT_CONFIG:num.partitions=1}" in of_broker
+    )
+    assert shown("brokers", "--entity-default").split() == [
+        *"Default configs for brokers in the cluster are:".split()
+    ]
+    assert (
+        "segment.bytes=1073741824 sensitive=false synonyms={DEFAULT_CONFIG:log.segment.bytes"
+        in (shown("topics", "--entity-name", TOPIC, "--all"))
+    )
+    with pytest.raises(AssertionError, match="resources of type 8 have no settings here"):
+        shown("broker-loggers", "--entity-name", 1)
+
+
+def test_the_offsets_tool_finds_the_latest_record_and_nothing_in_tiered_storage(
+    cluster: Cluster, tools: JavaTools
+) -> None:
+    fill(cluster)
+
+    def offsets_at(time: object) -> list[str]:
+        return tools.run("GetOffsetShell", "--topic", TOPIC, f"--time={time}").split()
+
+    assert offsets_at(-3) == offsets_at("max-timestamp") == [f"{TOPIC}:{p}:9" for p in range(3)]
+    assert offsets_at(-4) == offsets_at("earliest-local") == [f"{TOPIC}:{p}:0" for p in range(3)]
+    assert offsets_at(-5) == offsets_at("latest-tiered") == []
+
+
 def test_the_transactional_tool_is_refused_at_once(tools: JavaTools) -> None:
     with pytest.raises(AssertionError, match="this server has no transactions"):
         tools.run(

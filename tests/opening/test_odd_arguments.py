@@ -64,10 +64,11 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "groups": {},
     "has": {"part": "groups"},
-    "history": {"topic": "events"},
+    "history": {"topic": "events", "start": 0, "end": 1},
     "list_offsets": {"wanted": {EVENTS: "latest"}, "isolation_level": "read_committed"},
     "log_dirs": {},
     "metrics": {},
+    "next_commit": {},
     "partitions": {"topic": "events"},
     "producer": {},
     "read": {

@@ -20,6 +20,7 @@ from spark_kbatch.server.server import Server
 from tests.support import builders
 
 TIMEOUT_S = 10
+NEWEST = 2  # the offset of the last of the records, which is the latest, too
 
 
 @pytest.fixture
@@ -74,6 +75,13 @@ def test_kafka_pythons_admin_client_does_all_it_can(cluster: Cluster, server: Se
 
         admin.delete_topics(["new"])
         assert cluster.topic_names() == ["events"]
+
+        held, size = {}, cluster.metrics()["Log"]["events-0"]["Size"]
+        for one in admin.describe_log_dirs()[0]["log_dirs"]:
+            held |= {topic["name"]: topic["partitions"] for topic in one["topics"]}
+        assert [one["partition_size"] for one in held["events"]] == [size]
+        found = admin.list_partition_offsets({events: kafka_python.OffsetSpec.MAX_TIMESTAMP})
+        assert found[events].offset == NEWEST
     finally:
         admin.close()
 
@@ -131,6 +139,10 @@ def test_librdkafkas_admin_client_does_all_it_can(cluster: Cluster, server: Serv
     found = done(admin.delete_records([TopicPartition("events", 0, 2)]))
     assert [one.low_watermark for one in found.values()] == [2]
     assert start_of(cluster, "events") == 2
+
+    latest = librdkafka.OffsetSpec.max_timestamp()
+    (found,) = done(admin.list_offsets({TopicPartition("events", 0): latest})).values()
+    assert found.offset == NEWEST
 
     done(admin.delete_topics(["new", "assigned"]))
     assert refused(admin.delete_topics(["new"])).code() == KafkaError.UNKNOWN_TOPIC_OR_PART

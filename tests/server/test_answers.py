@@ -55,7 +55,7 @@ from tests.support.waiting import until
 BATCH = builders.batch(n=3)
 STORED = builders.batch(n=3, leader_epoch=0)  # the leader sets the epoch
 ZSTD = builders.batch(n=3, compression="zstd")
-EARLIEST_LOCAL = -4
+EARLIEST_LOCAL, LATEST_TIERED = -4, -5
 
 
 @pytest.fixture
@@ -423,7 +423,7 @@ def list_offsets(
     return answer.topics[0].partitions[0]
 
 
-@pytest.mark.parametrize("version", range(1, 9))
+@pytest.mark.parametrize("version", range(1, 10))
 def test_offsets_are_found_by_time(cluster: Cluster, client: RawClient, version: int) -> None:
     builders.append_records(cluster, {("events", 0): BATCH})
     times = cluster.read("events").read_all().column("timestamp").cast("int64").to_pylist()
@@ -442,13 +442,16 @@ def test_offsets_are_found_by_time(cluster: Cluster, client: RawClient, version:
         assert found(MAX_TIMESTAMP)[1] == last_ms
     if version >= 8:
         assert found(EARLIEST_LOCAL) == (0, -1)
+    if version >= 9:
+        assert found(LATEST_TIERED) == (-1, -1)
 
 
 @pytest.mark.parametrize(
     ("time_ms", "version", "named", "error"),
     [
         pytest.param(MAX_TIMESTAMP, 6, {}, "UNSUPPORTED_VERSION", id="early for a time"),
-        pytest.param(-9, 8, {}, "UNSUPPORTED_VERSION", id="unknown time"),
+        pytest.param(LATEST_TIERED, 8, {}, "UNSUPPORTED_VERSION", id="early for tiered storage"),
+        pytest.param(-9, 9, {}, "UNSUPPORTED_VERSION", id="unknown time"),
         pytest.param(0, 8, {"partition": 9}, "UNKNOWN_TOPIC_OR_PARTITION", id="no partition"),
         pytest.param(0, 8, {"current_leader_epoch": 7}, "UNKNOWN_LEADER_EPOCH", id="epoch"),
     ],

@@ -48,7 +48,9 @@ def cluster(one_cluster: Cluster) -> Cluster:
 @pytest.fixture
 def handler(cluster: Cluster) -> ConfigsHandler:
     def of_the_server(_: Any) -> Any:
-        return server_settings(CONFIG, log_dirs=["/a", "/b"], listener="127.0.0.1:9092")
+        return server_settings(
+            CONFIG, log_dirs=["/a", "/b"], listener="0.0.0.0:9092", advertised="127.0.0.1:9092"
+        )
 
     return ConfigsHandler(store_of(cluster), of_the_server, Outcomes())
 
@@ -159,15 +161,34 @@ def test_documentation_is_left_out_unless_it_is_requested(handler: ConfigsHandle
 def test_synonyms_are_the_topics_value_and_the_default(handler: ConfigsHandler) -> None:
     found = by_name(describe(handler, ResourceType.TOPIC, "events", synonyms=True))
 
-    def synonyms(key: str) -> list[tuple[str, int]]:
-        return [(one.value, one.source) for one in found[key].synonyms]
-
     default = ConfigSource.DEFAULT_CONFIG
-    assert synonyms("retention.ms") == [
-        ("1000", ConfigSource.DYNAMIC_TOPIC_CONFIG),
-        ("-1", default),
+    assert synonyms(found["retention.ms"]) == [
+        ("retention.ms", "1000", ConfigSource.DYNAMIC_TOPIC_CONFIG),
+        ("log.retention.ms", "-1", default),
     ]
-    assert synonyms("index.interval.bytes") == [("4096", default)]
+    assert synonyms(found["index.interval.bytes"]) == [
+        ("log.index.interval.bytes", "4096", default)
+    ]
+    assert synonyms(found["preallocate"]) == [("log.preallocate", "false", default)]
+    assert synonyms(found["compression.type"]) == [("compression.type", "producer", default)]
+
+
+def synonyms(setting: Any) -> list[tuple[str, str, int]]:
+    return [(one.name, one.value, one.source) for one in setting.synonyms]
+
+
+def test_synonyms_of_the_nodes_settings_are_its_value_and_a_default_if_there_is_one(
+    handler: ConfigsHandler,
+) -> None:
+    found = by_name(describe(handler, ResourceType.BROKER, "1", synonyms=True))
+
+    static, default = ConfigSource.STATIC_BROKER_CONFIG, ConfigSource.DEFAULT_CONFIG
+    assert synonyms(found["log.dirs"]) == [("log.dirs", "/a,/b", static)]
+    assert synonyms(found["num.partitions"]) == [
+        ("num.partitions", "4", static), ("num.partitions", "1", default)
+    ]  # fmt: skip
+    assert synonyms(found["max.connections"]) == [("max.connections", "2000", default)]
+    assert {"preallocate", "remote.storage.enable"}.isdisjoint(found)  # names of topics' settings
 
 
 EXPLICIT = {
@@ -231,7 +252,9 @@ def test_the_node_shows_the_settings_of_the_server(handler: ConfigsHandler) -> N
     values = {name: one.value for name, one in found.items()}
     expected = {
         "node.id": "1", "num.partitions": "4", "flush": "true", "auto.create.topics.enable": "true",
-        "log.dirs": "/a,/b", "listeners": "PLAINTEXT://127.0.0.1:9092", "log.retention.ms": "-1",
+        "log.dirs": "/a,/b", "listeners": "PLAINTEXT://0.0.0.0:9092", "log.retention.ms": "-1",
+        "advertised.listeners": "PLAINTEXT://127.0.0.1:9092", "process.roles": "broker,controller",
+        "log.preallocate": "false", "remote.log.storage.system.enable": "false",
         "log.cleanup.policy": "delete", "message.max.bytes": "1048588", "compression.type": "producer",
         "group.initial.rebalance.delay.ms": "100", "offsets.topic.num.partitions": "1",
     }  # fmt: skip
@@ -242,6 +265,7 @@ def test_the_node_shows_the_settings_of_the_server(handler: ConfigsHandler) -> N
     assert found["max.connections"].config_source == ConfigSource.DEFAULT_CONFIG
     assert found["max.connections"].documentation
     assert found["log.retention.ms"].config_type == ConfigType.LONG
+    assert found["log.dirs"].config_type == found["process.roles"].config_type == ConfigType.LIST
 
 
 def test_there_are_no_settings_common_to_all_nodes(handler: ConfigsHandler) -> None:

@@ -1,6 +1,6 @@
-"""A `kbatch serve` that is killed under load and started again loses and duplicates nothing.
+"""A `kbatch serve` that is killed or stopped under load and started again loses and duplicates nothing.
 
-Two kinds of idempotent producers, a member of a group, a client that commits offsets, and Spark jobs run
+Three kinds of idempotent producers, members of groups, a client that commits offsets, and Spark jobs run
 all the time. Jobs do not need the server; some of them are never committed.
 
 One kill by default, 10 with `make soak`; `tests.support.draws` has more, and how to repeat a run.
@@ -24,6 +24,7 @@ from typing import Any, Self
 
 import aiokafka
 import confluent_kafka
+import kafka
 import pytest
 
 from spark_kbatch import Cluster
@@ -36,12 +37,16 @@ from tests.support.reference import Record, encode_batch
 from tests.support.served import Served
 from tests.support.waiting import until
 
+# kafka-python leaves the socket of a connection that is refused to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")
+
 TOPIC, PARTITIONS = "events", 2
 JOB_ROWS = 50
 # A member keeps its membership while the server is down for this long.
 SESSION_TIMEOUT_MS = 60_000
 DELIVERY_TIMEOUT_S = 120
 UNACKNOWLEDGED_MAX = 2000
+RESTARTS = 3
 
 
 class Load:
@@ -183,6 +188,52 @@ class ByAioKafka(IdempotentProducer):
         self._loop.close()
 
 
+class ByKafkaPython(IdempotentProducer):
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self._producer = kafka.KafkaProducer(
+            bootstrap_servers=address, enable_idempotence=True, acks="all", linger_ms=2,
+            delivery_timeout_ms=DELIVERY_TIMEOUT_S * 1000, retry_backoff_ms=50,
+            reconnect_backoff_max_ms=200,
+        )  # fmt: skip
+
+    def _send(self, value: bytes, partition: int) -> None:
+        future = self._producer.send(TOPIC, value, partition=partition)
+        future.add_callback(lambda done: self._delivered(value, done))
+        future.add_errback(self.errors.append)
+
+    def _delivered(self, value: bytes, done: Any) -> None:
+        self.places[value] = done.partition, done.offset
+
+    def finish(self) -> None:
+        self._producer.flush(DELIVERY_TIMEOUT_S)
+        self._producer.close()
+
+
+class GroupReader:
+    """kafka-python's consumer in a group of its own, which commits by itself.
+
+    Its `commit` raises while the server is down.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._consumer = kafka.KafkaConsumer(
+            TOPIC, bootstrap_servers=address, group_id="reader", auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_TIMEOUT_MS, auto_commit_interval_ms=100,
+            reconnect_backoff_max_ms=200,
+        )  # fmt: skip
+        self.records: list[tuple[int, int, bytes]] = []
+
+    def read(self, _: int = 0) -> int:
+        """Read what there is; return how much that is by now."""
+        for some in self._consumer.poll(timeout_ms=100).values():
+            self.records += [(one.partition, one.offset, one.value) for one in some]
+        return len(self.records)
+
+    def finish(self) -> None:
+        self._consumer.close()
+
+
 class OffsetCommits:
     """Commits 1, 2, 3, .. for one partition of a group without members."""
 
@@ -252,7 +303,10 @@ class Jobs:
         }
 
 
-def ensure_killing_the_server_loses_nothing(folder: Path, count: int) -> None:
+def ensure_ending_the_server_loses_nothing(
+    folder: Path, count: int, end: Callable[[Served], None]
+) -> None:
+    """Let clients and jobs work while the server ends and starts so often."""
     rng = random.Random(draws.FIRST)
     cluster = builders.a_cluster(
         folder, topics={TOPIC: PARTITIONS}, config=TopicConfig(retention_ms=-1)
@@ -265,21 +319,24 @@ def ensure_killing_the_server_loses_nothing(folder: Path, count: int) -> None:
             "group", TOPIC, session_timeout_ms=SESSION_TIMEOUT_MS
         ) as member,
     ):
+        reader = GroupReader(server.address)
         producers: list[IdempotentProducer] = [
-            ByLibrdkafka(server.address), ByAioKafka(server.address)
-        ]  # fmt: skip
+            kind(server.address) for kind in (ByLibrdkafka, ByAioKafka, ByKafkaPython)
+        ]
         commits = OffsetCommits(server.address)
         with Load() as load:
             for producer in producers:
                 load.start(producer.send, 0.005)
             load.start(jobs.run, 0.1)
             load.start(commits.commit, 0.01)
+            load.start(reader.read, 0)
             for _ in range(count):
                 progress(load, lambda: len(member.records), "the group reads")
+                progress(load, lambda: len(reader.records), "the other group reads")
                 for one in producers:
                     progress(load, lambda one=one: len(one.places), "a producer sends")  # type: ignore[misc]
                 time.sleep(rng.uniform(0, 0.3))
-                server.kill()
+                end(server)
                 time.sleep(rng.choice([0, rng.uniform(0, 0.3)]))
                 server.start()
                 commits.check()
@@ -291,22 +348,24 @@ def ensure_killing_the_server_loses_nothing(folder: Path, count: int) -> None:
         total = sum(map(len, log.values()))
         until(lambda: len(member.records) >= total, "the group reads everything")
         assert member.rebalances == 1
+        until(lambda: reader.read() >= total, "the other group reads everything")
+        reader.finish()
 
     for producer in producers:
         assert producer.errors == []
         assert {*producer.places} == producer.sent
         for value, (partition, offset) in producer.places.items():
             assert log[partition][offset].value == value
-    for records in log.values():
-        assert [record.offset for record in records] == [*range(len(records))]
+    for logged in log.values():
+        assert [record.offset for record in logged] == [*range(len(logged))]
     values = Counter(record.value for records in log.values() for record in records)
     assert values.most_common(1)[0][1] == 1
     assert {*values} == jobs.rows_committed().union(*(one.sent for one in producers))
-    consumed = Counter(member.records)
-    assert consumed.most_common(1)[0][1] == 1
-    assert {*consumed} == {
-        (p, record.offset, record.value) for p, records in log.items() for record in records
-    }
+    stored = {(p, record.offset, record.value) for p, records in log.items() for record in records}
+    for records in (member.records, reader.records):
+        consumed = Counter(records)
+        assert consumed.most_common(1)[0][1] == 1
+        assert {*consumed} == stored
 
 
 def progress(load: Load, count: Callable[[], int], what: str) -> None:
@@ -322,15 +381,26 @@ def progress(load: Load, count: Callable[[], int], what: str) -> None:
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "aiokafka")
+    for name in ("aiokafka", "kafka"):
+        caplog.set_level(logging.CRITICAL, name)
 
 
 def test_a_killed_server_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     with kills(1) as count:
-        ensure_killing_the_server_loses_nothing(tmp_path, count)
+        ensure_ending_the_server_loses_nothing(tmp_path, count, Served.kill)
+
+
+def test_a_server_that_is_stopped_and_started_loses_no_request_of_clients_that_retry(
+    tmp_path: Path,
+) -> None:
+    ensure_ending_the_server_loses_nothing(tmp_path, RESTARTS, Served.stop)
+
+    said = (tmp_path / "server.log").read_text()
+    assert "goes on after its end" not in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow
 def test_a_server_that_is_killed_often_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     with kills(10) as count:
-        ensure_killing_the_server_loses_nothing(tmp_path, count)
+        ensure_ending_the_server_loses_nothing(tmp_path, count, Served.kill)

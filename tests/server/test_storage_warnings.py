@@ -13,12 +13,15 @@ from spark_kbatch import Cluster
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import CompiledCodeError
 from spark_kbatch.files import Files
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.server import outcomes
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.protocol import ApiKey
+from spark_kbatch.wire.protocol import ApiKey, InitProducerIdRequest
 from tests.support import builders
 from tests.support.raw_clients import RawClient, produce
+from tests.support.reference import Record, encode_batch
+from tests.support.store import store_of
 
 
 class Disk(Files):
@@ -135,3 +138,133 @@ def test_a_first_error_of_a_producer_without_rights_says_what_to_do(tmp_path: Pa
     with Cluster(str(cluster.path), files=files) as opened, opened.producer() as producer:
         with pytest.raises(Exception, match="run as a user who may, or change the mode"):
             producer.send("events", value="x").result()
+
+
+# Refusals of what clients send.
+
+FAR_AHEAD_MS = 4_000_000_000_000_000
+REFUSED = {
+    "INVALID_TIMESTAMP": (
+        {"batch": encode_batch([Record(0, FAR_AHEAD_MS, None, b"x")])}, "message.timestamp.after.max.ms"
+    ),
+    "MESSAGE_TOO_LARGE": ({"batch": builders.batch(n=1, value_bytes=2_000_000)}, "max.message.bytes"),
+    "CORRUPT_MESSAGE": ({"batch": builders.batch()[:-1] + b"\xff"}, "CRC-32C"),
+    "UNKNOWN_TOPIC_OR_PARTITION": ({"batch": builders.batch(), "topic": "none"}, "'none'"),
+    "INVALID_TOPIC_EXCEPTION": ({"batch": builders.batch(), "topic": "__commits"}, "the cluster's own"),
+    "INVALID_RECORD": ({"batch": b""}, "there is no batch"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", REFUSED)
+def test_what_a_client_sends_in_vain_is_told_once_for_a_topic_with_the_client_and_why(
+    server: Server, caplog: pytest.LogCaptureFixture, code: str
+) -> None:
+    (named, why) = REFUSED[code]
+    with RawClient(server) as client:
+        for _ in range(3):
+            answer = client.ask(ApiKey.PRODUCE, 9, produce(**named))  # type: ignore[arg-type]
+            (one,) = answer.responses[0].partition_responses
+            assert one.error_code == ErrorCode[code]
+
+    (line,) = [one for one in caplog.messages if "are refused with" in one]
+    topic = named.get("topic", "events")
+    start = f"records of client 'a test' at 127.0.0.1 for {topic}-0 are refused with {code}: "
+    assert line.startswith(start)
+    assert why in line
+
+
+def test_each_reason_and_each_topic_is_told(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RawClient(server) as client:
+        for topic in ("one", "two"):
+            for _ in range(2):
+                client.ask(ApiKey.PRODUCE, 9, produce(builders.batch(), topic=topic))
+                client.ask(ApiKey.PRODUCE, 9, produce(b"", topic=topic))
+
+    assert len([one for one in caplog.messages if "are refused with" in one]) == 4
+
+
+def test_too_few_in_sync_replicas_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir()
+    with Cluster(tmp_path / "cluster", create=True, log_dirs=folders) as cluster:
+        cluster.create_topic("events", replication_factor=2, config={"min.insync.replicas": 2})
+        with cluster.serve() as server:
+            assert send(server) == {ErrorCode.NONE}
+            folders[1].rename(tmp_path / "away")
+            found = send(server, times=2)
+
+    assert found <= {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+    told = lines(caplog)
+    assert len(told) == len({*told})
+    assert all("for events-0 cannot be stored" in one and "replicas" in one for one in told)
+    assert told
+
+
+def test_a_lock_that_is_held_for_too_long_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with builders.a_cluster(tmp_path) as cluster, cluster.serve() as server:
+        with store_of(cluster).manager.locks.partitions([TopicPartition("events", 0)]):
+            with RawClient(server) as client:
+                for _ in range(2):
+                    asked = produce(builders.batch(), timeout_ms=50)
+                    (one,) = client.ask(ApiKey.PRODUCE, 9, asked).responses[0].partition_responses
+                    assert one.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+    (line,) = lines(caplog)
+    assert "the partition was locked by another process or thread, most likely a commit" in line
+
+
+def idempotent(sequence: int) -> bytes:
+    """Return a batch of one record of an idempotent producer."""
+    record = Record(0, builders.FIRST_TIMESTAMP_MS, None, b"x")
+    return encode_batch([record], producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+
+def test_what_an_idempotent_producer_mends_by_itself_is_not_told(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RawClient(server) as client:
+        client.ask(ApiKey.PRODUCE, 9, produce(idempotent(0)))
+        found = client.ask(ApiKey.PRODUCE, 9, produce(idempotent(9)))
+        (one,) = found.responses[0].partition_responses
+
+    assert one.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert caplog.messages == []
+
+
+def test_of_an_idempotent_producer_the_first_batch_that_is_not_stored_is_told(
+    server: Server, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk.error = errno.ENOSPC
+    with RawClient(server) as client:
+        for sequence in range(5):
+            found = client.ask(ApiKey.PRODUCE, 9, produce(idempotent(sequence)))
+            (one,) = found.responses[0].partition_responses
+            assert one.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    assert len(lines(caplog)) == 1
+
+
+def test_why_a_producer_gets_no_id_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with builders.a_cluster(tmp_path) as cluster, cluster.serve() as server:
+
+        def fail(**_: object) -> int:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(cluster.path))
+
+        monkeypatch.setattr(store_of(cluster), "new_producer_id", fail)
+        asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+        with RawClient(server) as client:
+            for _ in range(3):
+                found = client.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)
+                assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    (line,) = [one for one in caplog.messages if "no producer id for 127.0.0.1" in one]
+    assert f"Read-only file system: '{cluster.path}'" in line

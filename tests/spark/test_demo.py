@@ -35,6 +35,7 @@ def test_the_demos_report_agrees_with_the_log(spark: SparkSession, tmp_path: Pat
             rf"{done} at\W+{warm}.* the second time\W+{cold}.* the first time", shown.getvalue()
         )
     assert f"kbatch topics {report.path}" in shown.getvalue()
+    assert shown.getvalue().endswith(f"kbatch ui {report.path}\n")
 
     narrow = io.StringIO()
     demo.show(report, Console(file=narrow, width=demo_picture.COLUMNS))

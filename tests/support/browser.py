@@ -20,7 +20,10 @@ from typing import Any
 _NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 _LOOKER = "looker.html"  # the address of our own page
 _FOUND_WITHIN_S = 900
-_LOOK = (Path(__file__).parent / "look_at_pages.js").read_text(encoding="utf-8")
+_LOOK = "\n".join(
+    (Path(__file__).parent / name).read_text(encoding="utf-8")
+    for name in ("cut.js", "look_at_pages.js")
+)
 
 
 class _Site(SimpleHTTPRequestHandler):
@@ -53,6 +56,13 @@ class _Site(SimpleHTTPRequestHandler):
         """Print nothing for a request."""
 
 
+def chromium() -> str:
+    """Return the path of the browser."""
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    assert found, f"none of these is on PATH: {', '.join(_NAMES)}; `make pages` installs one"
+    return found
+
+
 def what_is_cut(
     site: Path, pages: Sequence[str], widths: Sequence[int], profile: Path
 ) -> list[str]:
@@ -64,10 +74,7 @@ def what_is_cut(
         widths: of the windows, in pixels.
         profile: an empty folder for the browser.
     """
-    browser = next(filter(None, map(shutil.which, _NAMES)), None)
-    assert browser is not None, (
-        f"none of these is on PATH: {', '.join(_NAMES)}; `make pages` installs one"
-    )
+    browser = chromium()
     found: Queue[Any] = Queue()
     asked = {"pages": [*pages], "widths": [*widths]}
     handler = partial(_Site, asked=asked, found=found, directory=str(site))

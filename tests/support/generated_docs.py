@@ -160,6 +160,12 @@ def commands_markdown() -> str:
     return "\n\n".join(sections)
 
 
+def file_markdown(path: str, language: str) -> str:
+    """Return a file of the repository as a block of code."""
+    text = (DOCS.parent / path).read_text(encoding="utf-8")
+    return f"```{language}\n{text}```"
+
+
 GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("options.md", "read options"): lambda: tasks_markdown(READ_OPTIONS, READ_TASKS),
     ("options.md", "write options"): lambda: tasks_markdown(WRITE_OPTIONS, WRITE_TASKS),
@@ -183,6 +189,13 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("performance.md", "speeds"): speeds.speeds_markdown,
     ("bucket-operations.md", "costs"): request_costs.costs_markdown,
     ("server.md", "server options"): lambda: options_markdown(SERVER_OPTIONS),
+    ("running-a-server.md", "unit"): lambda: file_markdown("examples/server/kbatch.service", "ini"),
+    ("running-a-server.md", "image"): lambda: file_markdown(
+        "examples/server/Containerfile", "dockerfile"
+    ),
+    ("running-a-server.md", "manifest"): lambda: file_markdown(
+        "examples/server/kbatch.yaml", "yaml"
+    ),
 }
 
 

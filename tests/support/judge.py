@@ -506,7 +506,7 @@ def _framed(data: bytes) -> bytes:
 # Fields that say nothing about how a request was answered, or that must differ.
 _LEFT_OUT = {
     "throttle_time_ms", "host", "port", "cluster_id", "documentation", "session_id",
-    "coordinator_id",
+    "coordinator_id", "log_dir", "total_bytes", "usable_bytes",
 }  # fmt: skip
 _NEW_MEMBER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _GIVEN_OUT_FROM = 2**64  # of topic ids

@@ -1,4 +1,4 @@
-// Run by tests/support/browser.py in a page of its own. ASKED has the pages of a site and the widths of windows.
+// Run by tests/support/browser.py in a page of its own, after cut.js. ASKED has the pages of a site and the widths of windows.
 "use strict";
 
 const LETTERS_MIN = 9.5; // pixels, of words in pictures
@@ -13,30 +13,6 @@ async function shown(page, width) {
   await loaded;
   await frame.contentDocument.fonts.ready;
   return frame.contentDocument;
-}
-
-function words(element) {
-  const text = (element.innerText || element.getAttribute("src") || "").trim().split("\n")[0].slice(0, 60);
-  return `${element.tagName.toLowerCase()} "${text}"`;
-}
-
-// What is wider than the box that it scrolls in, or is cut by. What may be read sideways says so by a class.
-function cut(article, view) {
-  const found = [];
-  for (const element of article.querySelectorAll("*")) {
-    const style = view.getComputedStyle(element);
-    const beyond = element.scrollWidth - element.clientWidth;
-    if (style.overflowX !== "visible" && style.display !== "inline" && element.clientWidth > 1 && beyond > 1) {
-      found.push(`${words(element)} has ${beyond} pixels that are not seen`);
-    }
-  }
-  return found;
-}
-
-// What makes the whole page wider than the window.
-function beyond(article, width) {
-  const wide = [...article.querySelectorAll("*")].filter((one) => one.getBoundingClientRect().right > width + 1);
-  return wide.slice(-3).map((one) => `${words(one)} makes the page wider than the window`);
 }
 
 async function smallLetters(article) {

@@ -63,6 +63,14 @@ class Served:
         process.kill()
         _wait(process)
 
+    def stop(self) -> None:
+        """Stop it as a supervisor does, and wait until it has ended well."""
+        process, self._process = self._process, None
+        assert process is not None
+        process.terminate()
+        _wait(process)
+        assert process.returncode == 0, self._log.read_text()
+
     def __enter__(self) -> Self:
         return self.start()
 

@@ -51,6 +51,11 @@ def _list_offsets(count: int, topic: str) -> Any:
     )
 
 
+def _log_dirs(count: int, topic: str) -> Any:
+    make = p.DescribeLogDirsRequest.DescribableLogDirTopic
+    return p.DescribeLogDirsRequest(topics=[make(topic=topic, partitions=list(range(count)))])
+
+
 def _epochs(count: int, topic: str) -> Any:
     make = p.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     partitions = [
@@ -234,6 +239,7 @@ _WORST: Mapping[tuple[ApiKey, int], _Make] = {
     (ApiKey.DELETE_TOPICS, 4): _delete_topics,
     (ApiKey.DELETE_TOPICS, 6): _delete_topics_by_id,
     (ApiKey.DESCRIBE_CONFIGS, 4): _describe_configs,
+    (ApiKey.DESCRIBE_LOG_DIRS, 4): _log_dirs,
     (ApiKey.ALTER_CONFIGS, 2): _alter_configs,
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1): _incremental,
     (ApiKey.FIND_COORDINATOR, 4): lambda count, topic: p.FindCoordinatorRequest(
