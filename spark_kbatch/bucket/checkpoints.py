@@ -256,6 +256,11 @@ class LedgerCheckpoints:
                 found = [*_holes(state, topic_id, error.name), *found]
         return _from_start(state, topic_id, [*found, *extents.changes])
 
+    def unread(self, state: LedgerState, topic_id: str) -> int:
+        """Return how many parts `changes` reads, as they are in no memory."""
+        loaded = self._loaded if self._loaded_for == state.checkpoint else {}
+        return sum(part not in loaded for part in state.extents[topic_id].parts)
+
     def opened(self, root: Root) -> LedgerState:
         """Return the state that a checkpoint has; raises as `changes`."""
         return self._state_of(root, self.part(root.heads))

@@ -329,6 +329,10 @@ class Ledger:
             except LostPartError as error:
                 self._leave_checkpoint(error)
 
+    def unread_parts(self, topic_id: str) -> int:
+        """Return how many parts of the state's checkpoint `changes` reads."""
+        return self._checkpoints.unread(self.state, topic_id)
+
     def before(self, number: int, topic_id: str) -> tuple[LedgerState, dict[int, list[Change]]]:
         """Return the state before an entry, and what was at each offset of a topic then, by partition.
 

@@ -71,6 +71,10 @@ class Placements:
         """
         self._indexes.load((one.stretch for one in changes), executor)
 
+    def unread_indexes(self, changes: Iterable[Change]) -> int:
+        """Return how many index objects `load_indexes` would ask for."""
+        return len(self._indexes.missing(one.stretch for one in changes))
+
     def whole(self, change: Change) -> Iterator[PlacedExtent]:
         """Yield all extents of a change, in order; raises as `of`."""
         stretch = change.stretch
@@ -112,14 +116,18 @@ class _Indexes:
 
     def load(self, stretches: Iterable[Stretch], executor: Executor | None) -> None:
         """Load the extents of several stretches, with one request for each index object."""
+        run = map if executor is None else executor.map
+        for _ in run(lambda item: self._load(*item), self.missing(stretches).items()):
+            pass  # raises what it raised
+
+    def missing(self, stretches: Iterable[Stretch]) -> dict[str, list[tuple[IndexRange, Stretch]]]:
+        """Return those of the stretches that are in no memory, by their index objects."""
         missing: dict[str, list[tuple[IndexRange, Stretch]]] = {}
         for stretch in stretches:
             at = stretch.placed
             if isinstance(at, IndexRange) and at not in self._found:
                 missing.setdefault(at.name, []).append((at, stretch))
-        run = map if executor is None else executor.map
-        for _ in run(lambda item: self._load(*item), missing.items()):
-            pass  # raises what it raised
+        return missing
 
     def _load(self, name: str, wanted: Sequence[tuple[IndexRange, Stretch]]) -> None:
         start = min(at.position for at, _ in wanted)

@@ -148,10 +148,20 @@ class BucketView:
             )
         )
 
-    def load(self) -> None:
-        """Load what index objects tell, so that each is asked for once."""
-        changes = self._reads.ledger.changes(self._topic_id)
-        self._reads.placements.load_indexes(chain.from_iterable(changes.values()))
+    def load(self, requests_max: int) -> int | None:
+        """Load what index objects tell of the topic, so that each is asked for once.
+
+        Return the number of requests; None if it would be more, and not all is loaded.
+        """
+        parts = self._reads.ledger.unread_parts(self._topic_id)
+        if parts > requests_max:
+            return None
+        changes = [*chain.from_iterable(self._reads.ledger.changes(self._topic_id).values())]
+        asked = parts + self._reads.placements.unread_indexes(changes)
+        if asked > requests_max:
+            return None
+        self._reads.placements.load_indexes(changes)
+        return asked
 
     def _extents(self, start_offset: int = 0, end_offset: int = LONG_MAX) -> Iterator[PlacedExtent]:
         """Yield the extents with offsets of a range, as far as the view shows it."""

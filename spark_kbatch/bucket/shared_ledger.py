@@ -158,6 +158,13 @@ class SharedLedger:
                 self._changes[topic_id] = known
             return known.found
 
+    def unread_parts(self, topic_id: str) -> int:
+        """Return how many parts of a checkpoint `changes` reads."""
+        with self._lock:
+            known = self._changes.get(topic_id)
+            is_known = known is not None and known.version == self._version(topic_id)
+            return 0 if is_known else self._ledger.unread_parts(topic_id)
+
     def partition(self, topic_id: str, partition: int) -> tuple[PartitionHead, list[Change]]:
         """Return where a partition starts and ends, and what is at each offset then; raises as `changes`."""
         with self._lock:

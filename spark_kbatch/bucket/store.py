@@ -82,6 +82,7 @@ class BucketStore(OwnSource):
     """A cluster in a bucket; a `store.Store`, and its own source. Thread-safe."""
 
     disks = server = None
+    _requests_for_sizes = LONG_MAX
     is_remote = False
     why_not = "it is in a bucket, which has no disks or server yet"
 
@@ -152,9 +153,15 @@ class BucketStore(OwnSource):
         with self._ledger.state() as state:
             return state.number
 
-    def followed(self) -> BucketStore:
-        """Return the same store, with topics and ends of partitions as they were followed last."""
+    def followed(self, *, requests_for_sizes: int = LONG_MAX) -> BucketStore:
+        """Return the same store, with topics and ends of partitions as they were followed last.
+
+        Args:
+            requests_for_sizes: of one `describe`; the sizes of topics that take more are -1. They are told
+                some time later, since what was asked for stays in memory.
+        """
         found = copy.copy(self)
+        found._requests_for_sizes = requests_for_sizes  # noqa: SLF001  of the same class
         found._use(self._ledger.followed())  # noqa: SLF001  of the same class
         return found
 
@@ -194,10 +201,16 @@ class BucketStore(OwnSource):
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of all partitions of these topics, at one moment."""
-        views = self._reads.views_of_topics(topics)
-        for view in {tp.topic: view for tp, view in views.items()}.values():
-            view.load()  # for the whole topic
-        return [PartitionInfo(tp, view.offsets, view.size_in_bytes) for tp, view in views.items()]
+        views, left, sized = self._reads.views_of_topics(topics), self._requests_for_sizes, set()
+        for name, view in {tp.topic: view for tp, view in views.items()}.items():
+            asked = view.load(left)  # for the whole topic
+            if asked is not None:
+                sized.add(name)
+                left -= asked
+        return [
+            PartitionInfo(tp, view.offsets, view.size_in_bytes if tp.topic in sized else -1)
+            for tp, view in views.items()
+        ]
 
     def verify(self, partitions: Sequence[TopicPartition] | None) -> Iterator[RepairReport]:
         """Check the ledger and partitions, by default all; yields as `BucketRepair.verify`.

@@ -171,7 +171,14 @@ class RemoteSource(PartitionsApart):
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return the offsets of all partitions of these topics, with the sizes unknown (-1)."""
-        wanted = [tp for topic in topics for tp in self.partitions(topic)]
+        names = [*topics]
+        found = self.existing_topics(names)
+        # Of one that is not there the other question says what is.
+        wanted = [
+            tp
+            for name in names
+            for tp in (found[name].partitions if name in found else self.partitions(name))
+        ]
         views = self.views(wanted)
         return [PartitionInfo(tp, views[tp].offsets, SIZE_UNKNOWN) for tp in wanted]
 

@@ -48,13 +48,18 @@ def application(site: Site, access: Access) -> Starlette:
         routes=[
             Route("/health", health),
             Route("/ready", ready),
-            Route("/metrics", metrics),
             Route("/style.css", style),
-            *topics.ROUTES,
-            *storage.ROUTES,
-            *records.ROUTES,
-            *groups.ROUTES,
-            *commits.ROUTES,
+            *map(
+                _of_the_place,
+                [
+                    Route("/metrics", metrics),
+                    *topics.ROUTES,
+                    *storage.ROUTES,
+                    *records.ROUTES,
+                    *groups.ROUTES,
+                    *commits.ROUTES,
+                ],
+            ),
         ],
         middleware=[Middleware(AccessMiddleware, access=access)],
         exception_handlers={
@@ -66,6 +71,17 @@ def application(site: Site, access: Access) -> Starlette:
     )
     app.state.site = site
     return app
+
+
+def _of_the_place(route: Route) -> Route:
+    """Return a page's route, on which a bucket is followed before the page is made."""
+
+    def followed(request: Request) -> Response:
+        site_of(request).follow()
+        page: Response = route.endpoint(request)
+        return page
+
+    return Route(route.path, followed, name=route.name)
 
 
 async def health(_request: Request) -> Response:

@@ -46,12 +46,17 @@ class Samples:
         cluster: the place.
         every_s: how often a sample is taken.
         clock: ms from any moment; it may not go back.
+        follow: called before each sample, to have the cluster show what is new.
     """
 
     def __init__(
-        self, cluster: Cluster, every_s: float, clock: Callable[[], int] = since_boot_ms
+        self,
+        cluster: Cluster,
+        every_s: float,
+        clock: Callable[[], int] = since_boot_ms,
+        follow: Callable[[], object] = bool,
     ) -> None:
-        self._cluster, self._every_s, self._clock = cluster, every_s, clock
+        self._cluster, self._every_s, self._clock, self._follow = cluster, every_s, clock, follow
         self._of_day_ms = now_ms() - clock()  # what the clock lacks
         self._mutex = threading.Lock()  # guards _times_ms, _series and _taken
         self._times_ms = np.zeros(SAMPLES, np.int64)  # a ring, as are all series
@@ -120,6 +125,7 @@ class Samples:
 
     def _rates(self, at_ms: int) -> _Values:
         """Return the rates of all topics since the last look at them."""
+        self._follow()
         names, ends = self._cluster.topic_names(), dict[str, tuple[float, float]]()
         for one in self._cluster.describe(names) if names else ():
             end = math.nan if one.error else one.offsets.high_watermark

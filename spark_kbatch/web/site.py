@@ -13,8 +13,10 @@ from urllib.parse import urlencode
 import jinja2
 from starlette.responses import HTMLResponse
 
+from spark_kbatch import Cluster
 from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.errors import KBatchError
+from spark_kbatch.opening.stores import store_of
 from spark_kbatch.terminal import counted, iso_time, visible
 from spark_kbatch.web.history import Samples
 from spark_kbatch.web.metrics import Exposition
@@ -22,11 +24,13 @@ from spark_kbatch.web.metrics import Exposition
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from spark_kbatch import Cluster, Server
+    from spark_kbatch import Server
+    from spark_kbatch.bucket.store import BucketStore
 
 logger = logging.getLogger(__name__)
 
 _SAMPLED_EVERY_S, _FAR_SAMPLED_EVERY_S = 15.0, 60.0  # the second of a place over the network
+_REQUESTS_FOR_SIZES = 20  # to a bucket, for one look
 _FRESH_S = 2.0  # what was found is shown again for this long
 _KEPT_MAX = 64
 _DIGITS_MAX = 19  # of a number in an address, which then is below 2**63
@@ -52,12 +56,19 @@ class Site:
         registry: Mapping[str, str] | None = None,
     ) -> None:
         self.cluster, self.server, self.registry = cluster, server, registry or None
+        self._news: Callable[[], object] | None = None
+        if store_of(cluster).ledger is not None:
+            # Each look at a bucket asks its store for news, and a page has several.
+            bucket = cast("BucketStore", store_of(cluster))
+            followed = bucket.followed(requests_for_sizes=_REQUESTS_FOR_SIZES)
+            self.cluster, self._news = Cluster.over(followed), bucket.follow
         self.menu = [("/", "Topics")]  # addresses and names of pages that each page leads to
         self.menu += [
             (f"/{part}", part.title()) for part in ("groups", "commits") if cluster.has(part)
         ]
-        self.samples = Samples(cluster, _SAMPLED_EVERY_S if self.is_local else _FAR_SAMPLED_EVERY_S)
-        self.exposition = Exposition(cluster, server=server)
+        every_s = _SAMPLED_EVERY_S if self.is_local else _FAR_SAMPLED_EVERY_S
+        self.samples = Samples(self.cluster, every_s, follow=self.follow)
+        self.exposition = Exposition(self.cluster, server=server)
         self._mutex = threading.Lock()  # guards _found, and not what is in it
         self._found: dict[str, _Once] = {}
         self._looking = threading.Lock()  # held while one visitor sees whether the place is ready
@@ -104,6 +115,11 @@ class Site:
             once = self._found.setdefault(name, _Once())
         return cast("_Found", once.found(find, fresh_s))
 
+    def follow(self) -> None:
+        """Have the pages that are made now show a bucket as it is; all other places are asked by each page."""
+        if self._news is not None:
+            self.recent("news", self._news)
+
     def is_ready(self) -> bool:
         """Return True if the place can be read, as of a moment ago.
 
@@ -112,6 +128,7 @@ class Site:
         """
         if self._looking.acquire(blocking=False):
             try:
+                self.follow()
                 self.recent("ready", self.cluster.topic_names)
                 self._is_ready = True
             except (KBatchError, OSError) as error:
