@@ -43,12 +43,12 @@ class Picture(NamedTuple):
 
 _COLUMNS = "carrier string, flight int, origin string, dest string, dep_delay int"
 PICTURES = {
-    "ui.png": Picture("/", 1040, 700),
-    "ui-topic.png": Picture("/topics/flights?span=day", 1040, 960),
+    "ui.png": Picture("/", 1040, 870),
+    "ui-topic.png": Picture("/topics/flights?span=day", 1040, 985),
     "ui-records.png": Picture(
-        f"/topics/flights/records?show=json-columns&schema={quote_plus(_COLUMNS)}", 1040, 620
+        f"/topics/flights/records?show=json-columns&schema={quote_plus(_COLUMNS)}", 1280, 760
     ),
-    "ui-groups.png": Picture("/groups", 1040, 500),
+    "ui-groups.png": Picture("/groups", 1040, 700),
     "ui-telephone.png": Picture("/topics/flights/records", 390, 800, "dark"),
 }
 
