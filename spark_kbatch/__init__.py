@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from spark_kbatch.bucket.maintenance import Maintained
     from spark_kbatch.consumer.following import Following
     from spark_kbatch.consumer.lag import Lag
+    from spark_kbatch.consumer.peeking import Peek
     from spark_kbatch.errors import (
         ApiError,
         AuthenticationError,
@@ -180,6 +181,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "OffsetOutOfRangeError",
     "PartitionInfo",
+    "Peek",
     "Producer",
     "ProducerClosedError",
     "ProducerFencedError",
@@ -226,6 +228,7 @@ _MODULES = {
     "Cluster": "opening.cluster",
     "Commit": "store.commits",
     "Following": "consumer.following",
+    "Peek": "consumer.peeking",
     "DecodedValues": "values.decoded",
     "InterceptedRequest": "server.intercepts",
     "Lag": "consumer.lag",

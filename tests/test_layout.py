@@ -81,7 +81,7 @@ DOORS = {
         "staged_transactions", "task_producer", "transactional",
     },
     "consumer": {
-        "following", "group_commits", "lag", "matching", "planning", "reading", "rows", "same_topic", "stream_planner",
+        "following", "group_commits", "lag", "matching", "peeking", "planning", "reading", "rows", "same_topic", "stream_planner",
         "topic_reader",
     },
     "replica": {

@@ -31,7 +31,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import errors, functions, testing
-from spark_kbatch.model import ConsumerGroup, GroupMember, GroupOffset
+from spark_kbatch.model import ConsumerGroup, GroupMember, GroupOffset, OffsetRange
 from spark_kbatch.store.commits import Author
 from spark_kbatch.store.reports import (
     AbandonedJob,
@@ -58,7 +58,7 @@ _CONSTRUCTED = {spark_kbatch.LagListener, testing.KafkaServer}
 # Values in what public methods return; their names are not exported.
 _RETURNED = (
     Garbage, AbandonedJob, DeletedTopic, Deletion, NotRemoved, Waiting,
-    ConsumerGroup, GroupMember, GroupOffset,
+    ConsumerGroup, GroupMember, GroupOffset, OffsetRange,
     Author, ExportedPartition, GivenUp, LogDirInfo, RepairReport, ReplicaInfo, ServerAddress,
 )  # fmt: skip
 _PROTOCOLS = {"__await__", "__call__", "__enter__"}

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from spark_kbatch.cli.output import print_json, print_line
-from spark_kbatch.cli.parameters import examples, foreign_end_option, json_option, registry_options
+from spark_kbatch.cli.parameters import (
+    examples,
+    foreign_end_option,
+    json_option,
+    log_format_option,
+    registry_options,
+)
 from spark_kbatch.cli.paths import client_options, open_readable, path_argument
 from spark_kbatch.cli.stopping import asked_to_stop
 from spark_kbatch.errors import INSTALL_EXTRA, ConfigError
@@ -127,6 +133,7 @@ def _token_in(path: str) -> str:
 @visitors_options
 @foreign_end_option
 @client_options
+@log_format_option
 @json_option
 def ui(
     path: str,

@@ -103,7 +103,7 @@ def peek(
     topic: str,
     typed: TypedColumns,
     *,
-    partitions: Sequence[int] | None,
+    partitions: Iterable[int] | None,
     start: OffsetBound | None,
     end: OffsetBound,
     count: int,
@@ -204,7 +204,8 @@ def _part(
     found, size, is_stuck = schema.empty_table(), 0, False
     error: Exception | None = None
     while low < high and found.num_rows < count and not is_stuck:
-        if size >= max_bytes and (low, high) != limits[1:]:
+        # With few bytes left, what is stored together would be read again for few records.
+        if size >= max_bytes * 3 // 4 and (low, high) != limits[1:]:
             break
         most = left = max(max_bytes - size, 1)
         width = min(width, high - low)

@@ -673,7 +673,7 @@ class Cluster:
             self._reader,
             topic,
             read_as(False, registry, formats, topic),
-            partitions=None if partitions is None else [*partitions],
+            partitions=partitions,
             start=start,
             end=end,
             count=count,

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from spark_kbatch.consumer.peeking import Peek
+    from spark_kbatch import Peek
     from spark_kbatch.web.site import Site
 
 COUNTS = (20, 50, 100)  # records on a page

@@ -29,7 +29,7 @@ TOPICS_SHOWN = 100  # on one page
 PARTITIONS_SHOWN = 500  # on one page
 SPANS_MS = {"hour": 3_600_000, "day": 86_400_000, "week": 7 * 86_400_000}
 TIMES = 30  # at which offsets are looked up, of a topic of not too many partitions
-PARTITIONS_LOOKED_UP = 32
+PARTITIONS_LOOKED_UP = 16
 _TIMES_FRESH_S = 30.0
 
 

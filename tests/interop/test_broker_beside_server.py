@@ -88,6 +88,13 @@ def _has_no_partitions(found: Difference) -> bool:
     return isinstance(one, dict) and [] in (one.get("partitions"), one.get("partition_responses"))
 
 
+def _is_empty(value: object) -> bool:
+    """Return True if a partition of a log dir, or each of a topic's, has no records."""
+    if not isinstance(value, dict):
+        return False
+    return not any(one["partition_size"] for one in value.get("partitions", [value]))
+
+
 def _names_twice(found: Difference) -> bool:
     return _repeats(found.fields)
 
@@ -221,6 +228,15 @@ ACCEPTED = [
         lambda found: 0 not in (found.broker, found.server),
     ),
     Accepted(
+        "a broker makes the logs of new partitions, and drops those of deleted ones, a moment later",
+        "",
+        "DESCRIBE_LOG_DIRS",
+        r"results\.topics(\.partitions)?",
+        lambda found: (
+            None in (found.broker, found.server) and _is_empty(found.broker or found.server)
+        ),
+    ),
+    Accepted(
         "records that were all deleted count in a broker until their segment is rolled",
         "",
         "DESCRIBE_LOG_DIRS",
@@ -324,6 +340,13 @@ ACCEPTED = [
         "JOIN_GROUP",
         "",
         lambda found: found.broker == SILENT and found.server["error_code"] == 25,
+    ),
+    Accepted(
+        "the leader left while others joined: Kafka makes any of them the leader, here it is the first",
+        "",
+        "JOIN_GROUP",
+        "leader|members",
+        lambda found: found.context["error_code"] == 0 and found.context["generation_id"] > 1,
     ),
     Accepted(
         "a topic that is only validated has no id; Kafka makes one up",

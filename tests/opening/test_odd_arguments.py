@@ -70,6 +70,10 @@ CALLS: dict[str, dict[str, Any]] = {
     "metrics": {},
     "next_commit": {},
     "partitions": {"topic": "events"},
+    "peek": {
+        "topic": "events", "partitions": [0], "start": None, "end": 3, "count": 2, "key": "a", "where": "offset >= 0",
+        "isolation_level": "read_committed", "max_bytes": 1 << 20, "registry": None,
+    },
     "producer": {},
     "read": {
         "topics": "events", "partitions": [0], "start": "earliest", "end": 3, "last": 2,

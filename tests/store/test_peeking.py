@@ -170,7 +170,8 @@ def test_a_bucket_is_asked_for_few_bytes_and_no_list(tmp_path: Path) -> None:
             objects.taken()
             cluster.peek("events", count=50, max_bytes=4 * MiB, **given)
 
-            assert 0 < sum(objects.weighed) < 9 * MiB, given
+            # Batches that lie in one object together are asked for whole.
+            assert 0 < sum(objects.weighed) < 12 * MiB, given
             assert objects.taken().keys() <= {"get data", "get log", "get ledger", "get index"}
 
 

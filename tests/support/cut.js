@@ -6,10 +6,11 @@ function words(element) {
   return `${element.tagName.toLowerCase()} "${text}"`;
 }
 
-// What is wider than the box that it scrolls in, or is cut by. What may be read sideways says so by a class.
+// What is wider than the box that it scrolls in, or is cut by. What one writes into scrolls with what is written.
 function cut(article, view) {
   const found = [];
   for (const element of article.querySelectorAll("*")) {
+    if (element.matches("input, textarea, select")) continue;
     const style = view.getComputedStyle(element);
     const beyond = element.scrollWidth - element.clientWidth;
     if (style.overflowX !== "visible" && style.display !== "inline" && element.clientWidth > 1 && beyond > 1) {

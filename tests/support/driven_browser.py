@@ -7,8 +7,9 @@ driver of the same version beside it, and cannot tell what a page asked for, nor
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
@@ -23,8 +24,10 @@ _SUPPORT = Path(__file__).parent
 _CUT = (_SUPPORT / "cut.js").read_text(encoding="utf-8")
 _SEEN = (_SUPPORT / "seen_of_a_page.js").read_text(encoding="utf-8")
 # Of addresses that differ in nothing but the values of their parameters.
-_ALIKE_MAX = 2
+_ALIKE_MAX, _CLOSELY_ALIKE_MAX = 1, 4
 _NAMES = {"id", "topic"}  # parameters that say what is shown, and not how
+_FORMS = {"show", "garbage"}  # parameters by which a page looks otherwise
+_NUMBERS = re.compile(r"/\d+(?![^/])")
 _PAGES_MAX = 400
 _RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 
@@ -65,34 +68,34 @@ def origin(address: str) -> str:
     return "{0.scheme}://{0.netloc}".format(urlsplit(address))
 
 
-def walk(page: Page, start: str = "/") -> list[str]:
-    """Return the addresses of all pages that links and forms lead to, breadth first, without the server.
+def walk(page: Page, closely: str) -> Iterator[tuple[str, int]]:
+    """Go to all pages that links and forms lead to, breadth first; yield each address, without the server, and status.
 
-    Of addresses that differ only in what their parameters say, two are followed: a page of records leads to as
-    many others as there are offsets.
+    Of addresses that differ only in what their parameters say, or in a number, one is followed, as a page of records
+    leads to as many others as there are offsets; a few of those that have `closely` in them.
     """
-    found, alike = [start], Counter({_kind(start): 1})
+    found, alike = ["/"], Counter({_kind("/"): 1})
     for address in found:
         answer = page.goto(origin(page.url) + address)
         assert answer is not None
-        assert answer.status < 500, address
+        yield address, answer.status
         if not answer.headers.get("content-type", "").startswith("text/html"):
             continue
         for target in page.evaluate(f"() => {{ {_SEEN}; return leadsTo(); }}"):
-            if alike[_kind(target)] < _ALIKE_MAX and target not in found:
+            alike_max = _CLOSELY_ALIKE_MAX if closely in target else _ALIKE_MAX
+            if alike[_kind(target)] < alike_max and target not in found:
                 alike[_kind(target)] += 1
                 found.append(target)
         assert len(found) <= _PAGES_MAX, found[-20:]
-    return found
 
 
-def one_of_each(addresses: Sequence[str]) -> list[str]:
-    """Return a page of each kind: of all topics, the one that is called hostile or else the first."""
+def one_of_each(addresses: Iterable[str]) -> list[str]:
+    """Return a page of each kind, of the topic `hostile` if there is one: with no parameters, and with those of a form."""
     of_kind: dict[Any, str] = {}
-    for address in sorted(addresses, key=lambda one: "/hostile" not in one):
+    for address in sorted(addresses, key=lambda one: ("/hostile" not in one, len(one))):
         path, names = _kind(address)
-        parts, bare = path.split("/"), tuple(name.partition("=")[0] for name in names)
-        of_kind.setdefault((*parts[:2], *parts[3:], bare), address)
+        parts = path.split("/")
+        of_kind.setdefault((*parts[:2], *parts[3:], *(_FORMS & {*names})), address)
     return sorted(of_kind.values())
 
 
@@ -100,7 +103,7 @@ def _kind(address: str) -> tuple[str, tuple[str, ...]]:
     parts = urlsplit(address)
     given = parse_qsl(parts.query, keep_blank_values=True)
     names = sorted(f"{name}={value}" if name in _NAMES else name for name, value in given)
-    return parts.path, tuple(names)
+    return _NUMBERS.sub("/#", parts.path), tuple(names)
 
 
 class Told(NamedTuple):

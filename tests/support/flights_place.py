@@ -49,7 +49,7 @@ def flights_place(folder: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def live(cluster: Cluster, history: Samples) -> None:
+def live(cluster: Cluster, samples: Samples) -> None:
     """Let the last day's flights come within half an hour, groups read them, and samples be taken."""
     day = _flights(demo._flights_archive()).filter(pl.col("timestamp") >= _LAST_DAY)
     partitions, reads = cluster.partitions(TOPIC), random.Random(1)
@@ -68,8 +68,8 @@ def live(cluster: Cluster, history: Samples) -> None:
                         positions[group] = {tp: end - behind // (tp.partition + 4) for tp, end in ends.items()}  # fmt: skip
                         cluster.alter_group_offsets(group, positions[group])
                 at_ms = int(now.timestamp() * 1000)
-                with mock.patch.object(history, "_clock", lambda at_ms=at_ms: at_ms - history._of_day_ms):  # fmt: skip
-                    history.sample()
+                with mock.patch.object(samples, "_clock", lambda at_ms=at_ms: at_ms - samples._of_day_ms):  # fmt: skip
+                    samples.sample()
 
 
 def _of_day(number: int) -> tuple[datetime.datetime, datetime.datetime]:

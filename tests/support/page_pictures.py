@@ -11,6 +11,7 @@ import io
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote_plus
 
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -40,11 +41,15 @@ class Picture(NamedTuple):
     scale: float = 2  # pixels of the picture for one of the page
 
 
+_COLUMNS = "carrier string, flight int, origin string, dest string, dep_delay int"
 PICTURES = {
-    "ui.png": Picture("/topics/flights?span=day", 1040, 660),
-    "ui-records.png": Picture("/topics/flights/records?key=N328AA&show=json&count=5", 1040, 700),
-    "ui-groups.png": Picture("/groups", 1040, 480),
-    "ui-telephone.png": Picture("/topics/flights?span=day", 390, 800, "dark"),
+    "ui.png": Picture("/", 1040, 700),
+    "ui-topic.png": Picture("/topics/flights?span=day", 1040, 960),
+    "ui-records.png": Picture(
+        f"/topics/flights/records?show=json-columns&schema={quote_plus(_COLUMNS)}", 1040, 620
+    ),
+    "ui-groups.png": Picture("/groups", 1040, 500),
+    "ui-telephone.png": Picture("/topics/flights/records", 390, 800, "dark"),
 }
 
 

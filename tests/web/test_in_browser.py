@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -19,6 +19,7 @@ from spark_kbatch.web.serving import WebServer
 from spark_kbatch.web.site import Site
 from tests.support.driven_browser import (
     SCHEMES,
+    Told,
     a_browser,
     a_visitor,
     focusable,
@@ -43,12 +44,23 @@ WIDTHS = (360, 390, 1280)  # of small and usual telephones, and of a window on a
 RING_PIXELS_MIN, RING_CONTRAST_MIN = 2, 3.0  # WCAG 2.2, 1.4.11 and 2.4.13
 
 
+class Seen(NamedTuple):
+    """What there was to see of a page."""
+
+    status: int
+    told: Told
+    could_run: list[str]
+    wide: list[str]
+    unnamed: list[str]
+    words: str
+
+
 class Walked(NamedTuple):
-    """A place that is shown, and the pages that there are of it."""
+    """A place that is shown, and the pages that there are of it, by their addresses without the server."""
 
     kind: str
     url: str  # of the first page, with the token
-    pages: Sequence[str]  # all others, without the server
+    pages: Mapping[str, Seen]
 
     @property
     def origin(self) -> str:
@@ -65,17 +77,36 @@ def browser() -> Iterator[Browser]:
 def walked(
     request: pytest.FixtureRequest, browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Walked]:
+    """Walk through all pages of a place, and look at each at all widths, in light and in dark."""
     token = secrets.token_urlsafe()
     with (
         hostile_place(request.param, tmp_path_factory.mktemp("place")) as cluster,
         WebServer(Site(cluster), "127.0.0.1", 0, token=token) as pages,
     ):
         url = f"{pages.url}?token={token}"
+        found = {}
         with a_visitor(browser, url) as page:
-            found = walk(page)
-        yield Walked(
-            request.param, url, [*found, "/no-such-page", f"/topics/{quote(TEXTS[0], '')}"]
-        )
+            told = told_by(page)
+            for address, status in walk(page, "/hostile"):
+                found[address] = _look(page, status, told)
+            for address in ("/no-such-page", f"/topics/{quote(TEXTS[0], '')}", "/?page=x&name=%00"):
+                answer = page.goto(f"{origin(url)}{address}")
+                assert answer is not None
+                found[address] = _look(page, answer.status, told)
+        yield Walked(request.param, url, found)
+
+
+def _look(page: Page, status: int, told: Told) -> Seen:
+    could_run, wide = [], []
+    for width, scheme in zip(WIDTHS, (*SCHEMES, "light"), strict=True):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        could_run += what_could_run(page)
+        wide += [f"at {width}: {one}" for one in what_is_wide(page, width)]
+    told_now = Told(*([*one] for one in told))
+    for one in told:
+        one.clear()
+    return Seen(status, told_now, could_run, wide, unnamed(page), page.inner_text("body"))
 
 
 @pytest.fixture
@@ -122,44 +153,35 @@ def test_each_kind_of_fault_is_found_in_a_page_that_has_it(faulty: Page) -> None
     assert focused(faulty)["ring"] == 0
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_nothing_of_a_place_becomes_more_than_text(
-    browser: Browser, walked: Walked, scheme: str
-) -> None:
-    seen = ""
-    with a_visitor(browser, walked.url, scheme=scheme) as page:
-        told = told_by(page)
-        for address in walked.pages:
-            answer = page.goto(walked.origin + address)
-            assert answer is not None
-            assert answer.status in (200, 404), address
-            # Chromium itself reports each page that it gets with a status of an error.
-            told.console[:] = [
-                line for line in told.console
-                if not (answer.status >= 400 and line.startswith("Failed to load resource"))
-            ]  # fmt: skip
-            assert what_could_run(page) == [], address
-            assert told[:3] == ([], [], []), address
-            assert page.url == walked.origin + address
-            seen += page.inner_text("body")
-        assert {origin(one) for one in told.requests} <= {walked.origin, "data://"}
+def test_nothing_of_a_place_becomes_more_than_text(walked: Walked) -> None:
+    """No script, handler, frame or foreign address, no dialog, no word on the console, no request to elsewhere."""
+    for address, seen in walked.pages.items():
+        assert seen.status in (200, 400, 404), (address, seen)
+        assert seen.could_run == [], address
+        assert (seen.told.dialogs, seen.told.errors) == ([], []), address
+        # Chromium itself reports a page that it gets with a status of an error.
+        console = [
+            one for one in seen.told.console if not one.startswith("Failed to load resource")
+        ]
+        assert console == [] and (seen.status >= 400 or seen.told.console == []), address  # noqa: PT018
+        assert {origin(one) for one in seen.told.requests} <= {walked.origin, "data://"}, address
+
+
+def test_what_is_hostile_is_shown(walked: Walked) -> None:
+    words = "\n".join(seen.words for seen in walked.pages.values())
+    assert "There is no page /no-such-page." in words
     if walked.kind != "a broker's logs":
-        assert LONGEST in seen
-        assert "<script>window.hit = 1</script>" in seen
-        assert "There is no" in seen or "does not exist" in seen
+        assert LONGEST in words
+        assert words.count("<script>window.hit = 1</script>") > 5
+        assert "\\u202e" in words
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_is_cut_off_and_no_page_is_wider_than_its_window(
-    browser: Browser, walked: Walked, width: int
-) -> None:
-    wide = {}
-    with a_visitor(browser, walked.url, width=width) as page:
-        for address in walked.pages:
-            page.goto(walked.origin + address)
-            if found := what_is_wide(page, width):
-                wide[address] = found
-    assert wide == {}
+def test_nothing_is_cut_off_and_no_page_is_wider_than_its_window(walked: Walked) -> None:
+    assert {address: seen.wide for address, seen in walked.pages.items() if seen.wide} == {}
+
+
+def test_whatever_has_a_role_has_a_name_in_the_browsers_own_tree(walked: Walked) -> None:
+    assert {address: seen.unnamed for address, seen in walked.pages.items() if seen.unnamed} == {}
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -168,22 +190,10 @@ def test_axe_finds_no_violation(browser: Browser, walked: Walked, width: int, sc
     """Contrast, names, labels, landmarks: by rules that nobody here has written."""
     found = {}
     with a_visitor(browser, walked.url, width=width, scheme=scheme, bypass_csp=True) as page:
-        for address in one_of_each(walked.pages):
+        for address in one_of_each([*walked.pages]):
             page.goto(walked.origin + address)
             if broken := violations(page):
                 found[address] = broken
-    assert found == {}
-
-
-def test_whatever_has_a_role_has_a_name_in_the_browsers_own_tree(
-    browser: Browser, walked: Walked
-) -> None:
-    found = {}
-    with a_visitor(browser, walked.url) as page:
-        for address in walked.pages:
-            page.goto(walked.origin + address)
-            if without := unnamed(page):
-                found[address] = without
     assert found == {}
 
 
@@ -192,7 +202,7 @@ def test_tab_reaches_everything_in_order_and_one_sees_where(
     browser: Browser, walked: Walked, width: int, scheme: str
 ) -> None:
     with a_visitor(browser, walked.url, width=width, scheme=scheme) as page:
-        for address in one_of_each(walked.pages):
+        for address in one_of_each([*walked.pages]):
             page.goto(walked.origin + address)
             wanted = focusable(page)
             reached: list[int] = []
@@ -212,7 +222,7 @@ def test_tab_reaches_everything_in_order_and_one_sees_where(
 
 def test_the_first_link_leads_to_the_content(browser: Browser, walked: Walked) -> None:
     with a_visitor(browser, walked.url) as page:
-        for address in one_of_each(walked.pages):
+        for address in one_of_each([*walked.pages]):
             page.goto(walked.origin + address)
             page.keyboard.press("Tab")
             assert focused(page)["name"] == 'a "To the content"'
@@ -226,7 +236,7 @@ def test_each_form_is_sent_by_the_keyboard_to_the_address_that_its_fields_say(
 ) -> None:
     forms = 0
     with a_visitor(browser, walked.url) as page:
-        for address in one_of_each(walked.pages):
+        for address in one_of_each([*walked.pages]):
             page.goto(walked.origin + address)
             for number in range(page.locator("form").count()):
                 page.goto(walked.origin + address)

@@ -15,6 +15,7 @@ from bs4 import BeautifulSoup, Tag
 import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.opening.stores import open_for_reading
+from spark_kbatch.registry.endpoint import Endpoint, RegistryTimeouts
 from spark_kbatch.terminal import field_bytes
 from spark_kbatch.web.records import PARTITIONS_READ, SHOWN_BYTES, WHOLE_BYTES
 from spark_kbatch.web.serving import WebServer
@@ -343,7 +344,12 @@ def test_values_are_columns_of_json_by_a_ddl(cluster: Cluster, visitor: Visitor)
     assert values(content)[3] == json.dumps('{"id":7,"tags":["<b>",null]}')
 
 
-def test_values_are_columns_of_avro_by_the_operators_registry(cluster: Cluster) -> None:
+def test_values_are_columns_of_avro_by_the_operators_registry(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasty = RegistryTimeouts(retry_ms=500)
+    defaults = {**(Endpoint.__init__.__kwdefaults__ or {}), "timeouts": hasty}
+    monkeypatch.setattr(Endpoint.__init__, "__kwdefaults__", defaults)
     schema = {
         "type": "record", "name": "Order",
         "fields": [{"name": "id", "type": "long"}, {"name": "<i>", "type": ["null", "string"]}],
