@@ -62,18 +62,23 @@ class Placements:
                 if placed.next_offset > start_offset and placed.start_offset < next_offset:
                     yield placed
 
-    def load_indexes(self, changes: Iterable[Change], executor: Executor | None = None) -> None:
+    def load_indexes(
+        self,
+        changes: Iterable[Change],
+        executor: Executor | None = None,
+        *,
+        at_most: int | None = None,
+    ) -> int:
         """Load the extents of several changes, so that each index object is asked for once.
+
+        Return how many index objects these are in.
 
         Args:
             changes: of any partitions.
             executor: asks for several at a time; without one they are asked for one by one.
+            at_most: how many index objects to ask for; None for all.
         """
-        self._indexes.load((one.stretch for one in changes), executor)
-
-    def unread_indexes(self, changes: Iterable[Change]) -> int:
-        """Return how many index objects `load_indexes` would ask for."""
-        return len(self._indexes.missing(one.stretch for one in changes))
+        return self._indexes.load((one.stretch for one in changes), executor, at_most)
 
     def whole(self, change: Change) -> Iterator[PlacedExtent]:
         """Yield all extents of a change, in order; raises as `of`."""
@@ -114,20 +119,19 @@ class _Indexes:
     def _range(self, at: IndexRange) -> bytes | None:
         return range_of(self._objects, at.name, at.position, at.size_in_bytes)
 
-    def load(self, stretches: Iterable[Stretch], executor: Executor | None) -> None:
-        """Load the extents of several stretches, with one request for each index object."""
-        run = map if executor is None else executor.map
-        for _ in run(lambda item: self._load(*item), self.missing(stretches).items()):
-            pass  # raises what it raised
-
-    def missing(self, stretches: Iterable[Stretch]) -> dict[str, list[tuple[IndexRange, Stretch]]]:
-        """Return those of the stretches that are in no memory, by their index objects."""
+    def load(
+        self, stretches: Iterable[Stretch], executor: Executor | None, at_most: int | None
+    ) -> int:
+        """Load the extents of several stretches, with one request for each index object; return their number."""
         missing: dict[str, list[tuple[IndexRange, Stretch]]] = {}
         for stretch in stretches:
             at = stretch.placed
             if isinstance(at, IndexRange) and at not in self._found:
                 missing.setdefault(at.name, []).append((at, stretch))
-        return missing
+        run = map if executor is None else executor.map
+        for _ in run(lambda item: self._load(*item), [*missing.items()][:at_most]):
+            pass  # raises what it raised
+        return len(missing)
 
     def _load(self, name: str, wanted: Sequence[tuple[IndexRange, Stretch]]) -> None:
         start = min(at.position for at, _ in wanted)

@@ -148,20 +148,16 @@ class BucketView:
             )
         )
 
-    def load(self, requests_max: int) -> int | None:
+    def load(self, requests_max: int) -> int:
         """Load what index objects tell of the topic, so that each is asked for once.
 
-        Return the number of requests; None if it would be more, and not all is loaded.
+        Return how many requests that takes. If these are more than `requests_max`, only so many are made.
         """
         parts = self._reads.ledger.unread_parts(self._topic_id)
         if parts > requests_max:
-            return None
+            return parts
         changes = [*chain.from_iterable(self._reads.ledger.changes(self._topic_id).values())]
-        asked = parts + self._reads.placements.unread_indexes(changes)
-        if asked > requests_max:
-            return None
-        self._reads.placements.load_indexes(changes)
-        return asked
+        return parts + self._reads.placements.load_indexes(changes, at_most=requests_max - parts)
 
     def _extents(self, start_offset: int = 0, end_offset: int = LONG_MAX) -> Iterator[PlacedExtent]:
         """Yield the extents with offsets of a range, as far as the view shows it."""
@@ -234,6 +230,10 @@ class BucketReads:
 
 class PartitionReader:
     """A fetcher of one partition of the topic with an id. Not thread-safe."""
+
+    batch_bytes = (
+        16 << 10
+    )  # as many as a batch counts at least where reads are bounded: it may take a request
 
     def __init__(
         self,

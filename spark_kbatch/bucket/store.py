@@ -203,10 +203,10 @@ class BucketStore(OwnSource):
         """Return offsets and sizes of all partitions of these topics, at one moment."""
         views, left, sized = self._reads.views_of_topics(topics), self._requests_for_sizes, set()
         for name, view in {tp.topic: view for tp, view in views.items()}.items():
-            asked = view.load(left)  # for the whole topic
-            if asked is not None:
-                sized.add(name)
-                left -= asked
+            left -= view.load(left)  # for the whole topic
+            if left < 0:
+                break
+            sized.add(name)
         return [
             PartitionInfo(tp, view.offsets, view.size_in_bytes if tp.topic in sized else -1)
             for tp, view in views.items()

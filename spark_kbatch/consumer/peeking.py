@@ -7,6 +7,7 @@ That costs a bounded number of bytes, wherever the records are and however large
                    large for the share is narrowed, and read again from a later offset
     fetches        of a few bytes first, then of more; the first batch comes whole
     decoded        bytes count too: a batch of a few may hold many
+    batches        count as some bytes in a bucket, where each may be an object to ask for
 
 So where few records are wanted, a peek ends with its bytes, and its ranges say where to go on.
 
@@ -63,7 +64,9 @@ class _BoundedFetcher:
     """A fetcher that has no more batches once it has fetched so many bytes."""
 
     def __init__(self, fetcher: Fetcher, max_bytes: int) -> None:
-        self._fetcher, self._max_bytes, self._next_bytes = fetcher, max_bytes, _FIRST_FETCH_BYTES
+        self._fetcher, self._max_bytes = fetcher, max_bytes
+        self._batch_bytes = getattr(fetcher, "batch_bytes", 0)
+        self._next_bytes = _FIRST_FETCH_BYTES if not self._batch_bytes else _FIRST_FETCH_BYTES >> 4
         self._nothing: tuple[LogRead, LogOffsets] | None = None  # there is before the first fetch
         self.size_in_bytes = self.next_offset = 0  # of what was fetched, and after it
         self.is_cut = False  # there was more to fetch
@@ -79,7 +82,7 @@ class _BoundedFetcher:
         asked = asked._replace(max_bytes=max(min(self._next_bytes, left), 1))
         read, edges = self._fetcher.fetch(topic_partition, asked)
         self._nothing = read._replace(batches=[]), edges
-        self.size_in_bytes += len(read.data)
+        self.size_in_bytes += max(len(read.data), self._batch_bytes * len(read.batches))
         self._next_bytes = min(2 * self._next_bytes, _FETCH_BYTES_MAX)
         self.next_offset = read.batches[-1][1].next_offset if read.batches else asked.offset
         return read, edges

@@ -69,7 +69,7 @@ def commits(request: Request) -> Response:
     """Show the commits, newest first, a page of them at a time."""
     site, topic = site_of(request), request.query_params.get("topic") or None
     before = whole_number(request.query_params.get("before", ""))
-    found = site.recent(f"commits {before} {topic}", lambda: find_commits(site, before, topic))
+    found = site.as_of_news(f"commits {before} {topic}", lambda: find_commits(site, before, topic))
     return site.page(
         request,
         "commits.html",

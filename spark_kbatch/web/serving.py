@@ -44,9 +44,11 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection."""
         super().connection_made(transport)
-        if len(self.connections) > _CONNECTIONS_MAX:
-            others = cast("set[_Connection]", self.connections - {self})
-            waiting = (one for one in others if one.is_waiting)
+        every = cast("set[_Connection]", self.connections)
+        # Those that were closed are among them until the loop's next round.
+        there = [one for one in every if not one.transport.is_closing()]
+        if len(there) > _CONNECTIONS_MAX:
+            waiting = (one for one in there if one.is_waiting and one is not self)
             next(waiting, self).transport.abort()
 
 

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 _SAMPLED_EVERY_S, _FAR_SAMPLED_EVERY_S = 15.0, 60.0  # the second of a place over the network
 _REQUESTS_FOR_SIZES = 20  # to a bucket, for one look
 _FRESH_S = 2.0  # what was found is shown again for this long
+_FOR_EVER_S = 1e9
 _KEPT_MAX = 64
 _DIGITS_MAX = 19  # of a number in an address, which then is below 2**63
 _STEP = 1024
@@ -56,7 +57,7 @@ class Site:
         registry: Mapping[str, str] | None = None,
     ) -> None:
         self.cluster, self.server, self.registry = cluster, server, registry or None
-        self._news: Callable[[], object] | None = None
+        self._news: Callable[[], int] | None = None
         if store_of(cluster).ledger is not None:
             # Each look at a bucket asks its store for news, and a page has several.
             bucket = cast("BucketStore", store_of(cluster))
@@ -115,10 +116,18 @@ class Site:
             once = self._found.setdefault(name, _Once())
         return cast("_Found", once.found(find, fresh_s))
 
-    def follow(self) -> None:
-        """Have the pages that are made now show a bucket as it is; all other places are asked by each page."""
-        if self._news is not None:
-            self.recent("news", self._news)
+    def follow(self) -> int:
+        """Have the pages that are made now show a bucket as it is, and return its last entry, or else -1.
+
+        All other places are asked by each page.
+        """
+        return -1 if self._news is None else self.recent("news", self._news)
+
+    def as_of_news(self, name: str, find: Callable[[], _Found]) -> _Found:
+        """Return as `recent`, but of a bucket as long as nothing is new there: for what its ledger alone tells."""
+        if self._news is None:
+            return self.recent(name, find)
+        return self.recent(f"{name} as of {self.follow()}", find, fresh_s=_FOR_EVER_S)
 
     def is_ready(self) -> bool:
         """Return True if the place can be read, as of a moment ago.

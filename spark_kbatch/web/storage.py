@@ -35,7 +35,6 @@ SHOWN = 100  # partitions that lack replicas, files of one kind
 ENTRIES_SHOWN = 20  # of a ledger
 _DISKS_FRESH_S = 10.0  # all partitions are looked at for them
 _GARBAGE_FRESH_S = 60.0
-_FOR_EVER_S = 1e9  # entries of a ledger stay as they are
 
 _Lagging = Sequence[tuple[TopicPartition, Sequence[ReplicaInfo]]]
 
@@ -178,17 +177,12 @@ def _bucket(request: Request, site: Site) -> Response:
     from spark_kbatch.bucket.happenings import newest_of  # noqa: PLC0415  only for a bucket
 
     ledger = store_of(site.cluster).ledger
-    facts = site.recent("ledger", lambda: _facts(ledger))
+    facts = site.as_of_news("ledger", lambda: _facts(ledger))
     last, after_horizon = facts["entries"] - 1, facts["horizon"] + 1
-    newest = site.recent(
-        f"ledger {last}",
-        lambda: newest_of(ledger.followed(), last, ENTRIES_SHOWN),
-        fresh_s=_FOR_EVER_S,
-    )
-    oldest = site.recent(
-        f"horizon {after_horizon} {after_horizon <= last}",
-        lambda: newest_of(ledger.followed(), after_horizon, 1) if after_horizon <= last else [],
-        fresh_s=_FOR_EVER_S,
+    newest = site.as_of_news("entries", lambda: newest_of(ledger, last, ENTRIES_SHOWN))
+    oldest = site.as_of_news(
+        "after the horizon",
+        lambda: newest_of(ledger, after_horizon, 1) if after_horizon <= last else [],
     )
     return site.page(request, "bucket.html", newest=newest, oldest=oldest, **facts)
 
