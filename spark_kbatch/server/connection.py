@@ -106,11 +106,9 @@ class RequestMetrics:
         self._requests.add(1)
         with self._lock:
             self._total_s += took_s
-            if took_s > self._max_s:
-                self._max_s = took_s
+            self._max_s = max(self._max_s, took_s)
             self._times[bisect.bisect_left(_TIMES_MS, 1000 * took_s)] += 1
-            for error in errors:
-                self._errors[error] += 1
+            self._errors.update(errors)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the metrics by Kafka's names; times in ms are None if no request was answered.
@@ -126,7 +124,9 @@ class RequestMetrics:
             "Mean": 1000 * total_s / count if count else None,
             "Max": 1000 * max_s if count else None,
             "Sum": 1000 * total_s,
-            "AtMost": dict(zip(map(str, _TIMES_MS), itertools.accumulate(times), strict=False)),
+            "AtMost": dict(
+                zip([*map(str, _TIMES_MS), "+Inf"], itertools.accumulate(times), strict=True)
+            ),
         }
         return {
             **self._requests.as_dict(),
