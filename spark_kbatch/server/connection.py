@@ -168,7 +168,7 @@ class Exchange:
             logger.error("a request of key %d was answered twice", self.api_key)
             return
         self._is_answered = True
-        errors = () if body is None or body is HANG_UP else error_codes(body, [])
+        errors = () if body is None or body is HANG_UP else error_codes(body)
         self._metrics.answered(self.began_s, errors)
         send: Send | None = None
         if body is not None and body is not HANG_UP:
