@@ -37,7 +37,7 @@ _LINE_ENDS = str.maketrans("\t\n\r", "   ")
 _SHORT = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
 _NOT_PLAIN = re.compile(r"[^\x00-\x7e]")  # json.dumps escapes ASCII controls except DEL
 _ESCAPE = re.compile(
-    r"(\\[\\tnr]|\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})"
+    rb"\\[\\tnr]|\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}"
 )
 _BYTE_IN_TEXT = range(0xDC80, 0xDD00)  # what "surrogateescape" makes of a byte that is not UTF-8
 
@@ -91,11 +91,7 @@ def field(data: bytes | str | None, separators: str = "") -> str:
 
 def field_bytes(shown: str) -> bytes:
     """Return the bytes of which `field` makes this text; a backslash that escapes nothing is one."""
-    parts = _ESCAPE.split(shown)
-    return b"".join(
-        _unescaped(part) if number % 2 else part.encode(errors="surrogateescape")
-        for number, part in enumerate(parts)
-    )
+    return _ESCAPE.sub(_unescaped, shown.encode(errors="surrogateescape"))
 
 
 def may_be_terminal(stream: TextIO | None) -> bool:
@@ -196,10 +192,9 @@ def _escaped(character: str) -> str:
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
-def _unescaped(escape: str) -> bytes:
-    if escape[1] == "x":
-        return bytes.fromhex(escape[2:])
-    return escape.encode().decode("unicode_escape").encode(errors="surrogatepass")
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    encoding = "latin-1" if found[0].startswith(rb"\x") else "utf-8"
+    return found[0].decode("unicode_escape").encode(encoding, "surrogatepass")
 
 
 def _in_json(found: re.Match[str]) -> str:

@@ -60,6 +60,7 @@ from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.options.topic import NO_LIMIT, TopicConfig
 
 if TYPE_CHECKING:
+    from spark_kbatch.bucket.objects import Objects
     from spark_kbatch.bucket.shared_ledger import SharedLedger
 
 logger = logging.getLogger(__name__)
@@ -129,16 +130,6 @@ class BucketDescription(NamedTuple):
     def entries_since_checkpoint(self) -> int:
         """How many entries a machine reads one by one that opens the cluster for the first time."""
         return self.entries - 1 - self.checkpoint
-
-
-class LedgerDescription(NamedTuple):
-    """The ledger of a cluster in a bucket at one moment: what of a description costs few requests."""
-
-    entries: int
-    last_entry_ms: int
-    entries_since_checkpoint: int
-    unmaintained_since_ms: int  # these as in BucketDescription
-    clock_ahead_ms: int
 
 
 class Maintenance:
@@ -373,7 +364,7 @@ class Maintenance:
 def describe(ledger: SharedLedger) -> BucketDescription:
     """Return the length of a cluster's ledger, what it refers to, and what it does not.
 
-    Everything is listed once, so it takes a request for each thousand objects.
+    Everything is listed, so it takes a request for each thousand objects.
 
     Raises as `Ledger` and `Objects.list`.
     """
@@ -390,15 +381,11 @@ def describe(ledger: SharedLedger) -> BucketDescription:
                 )
         partitions = sum(len(topic.partitions) for topic in state.topics.values())
         referenced, waiting, others = Counter[str](), Counter[str](), Counter[str]()
-        first, last = (names.entry_name(at) for at in (state.horizon + 1, state.number))
-        times_ms = dict.fromkeys((first, last), state.time_ms)
         for one in ledger.objects.list(""):
             found = others
             if one.name.startswith((names.DATA, names.SEGMENTS)):
                 found = referenced if one.name in references else waiting
             found.update(objects=1, size_in_bytes=one.size_in_bytes)
-            if one.name in times_ms:
-                times_ms[one.name] = one.modified_ms
         most = max(small, key=small.__getitem__, default=None)
         return BucketDescription(
             ledger.cluster_id,
@@ -413,34 +400,23 @@ def describe(ledger: SharedLedger) -> BucketDescription:
             Stored(**others),
             most,
             small[most] if most else 0,
-            times_ms[first],
-            state.time_ms - times_ms[last],
+            *ledger_ages_ms(ledger.objects, state),
         )
 
 
-def describe_ledger(ledger: SharedLedger) -> LedgerDescription:
-    """Return the length and age of a cluster's ledger, by a read of what is new and two lists of a page each.
+def ledger_ages_ms(objects: Objects, state: LedgerState) -> tuple[int, int]:
+    """Return the store's time of the first entry after the horizon, and how far the last writer's clock is ahead.
 
-    Raises as `Ledger.follow` and `Objects.list`.
+    That takes two lists of a page each. Raises as `Objects.list`.
     """
-    with ledger.state() as state:
-        first_ms, last_ms = (
-            next(
-                (
-                    one.modified_ms
-                    for one in ledger.objects.list(names.LEDGER, names.entry_name(at))
-                ),
-                state.time_ms,
-            )
-            for at in (state.horizon, state.number - 1)
-        )
-        return LedgerDescription(
-            state.number + 1,
+    first_ms, last_ms = (
+        next(
+            (one.modified_ms for one in objects.list(names.LEDGER, names.entry_name(at))),
             state.time_ms,
-            state.number - state.checkpoint,
-            first_ms,
-            state.time_ms - last_ms,
         )
+        for at in (state.horizon, state.number - 1)
+    )
+    return first_ms, state.time_ms - last_ms
 
 
 def retained_from(

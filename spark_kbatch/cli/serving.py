@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import re
 import signal
 import socket
 import sys
@@ -187,9 +188,7 @@ def _tell_systemd(state: str) -> None:
 
     Source: sd_notify(3).
     """
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if address.startswith("@"):  # an abstract one
-        address = "\0" + address[1:]
+    address = re.sub("^@", "\0", os.environ.get("NOTIFY_SOCKET", ""))  # "@" is of abstract ones
     if address:
         with (
             contextlib.suppress(OSError),

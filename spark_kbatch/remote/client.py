@@ -50,6 +50,7 @@ from spark_kbatch.model import INT_MAX, TopicPartition
 from spark_kbatch.options.remote import ClusterOptions, host_and_port
 from spark_kbatch.remote.metadata import ClusterMetadata, MetadataCache, TopicMetadata
 from spark_kbatch.wire.backoff import ExponentialBackoff
+from spark_kbatch.wire.codec import error_codes
 from spark_kbatch.wire.connection import ConnectionConfig
 from spark_kbatch.wire.connections import Connections, Node, State
 from spark_kbatch.wire.errors import ErrorCode, error_of
@@ -345,7 +346,7 @@ class Client:
             answer = self._ask_all({node: body}, api_key, retries)[node]
             if isinstance(answer, KBatchError):
                 retries.failed(str(node), answer)
-            elif ErrorCode.NOT_CONTROLLER in _error_codes(answer):
+            elif ErrorCode.NOT_CONTROLLER in error_codes(answer):
                 retries.failed(str(node), "it is not the controller")
             else:
                 return answer
@@ -732,14 +733,6 @@ class _Retries:
                 f"no answer of {self._client.options} to a {self._what} request within "
                 f"{self._timeout_ms} ms: {failures or 'no broker answered'}"
             )
-
-
-def _error_codes(answer: Any) -> set[int]:
-    """Return the error codes of an answer, its own and those of each topic or resource."""
-    codes = {getattr(answer, "error_code", 0)}
-    for name in ("topics", "responses", "results"):
-        codes |= {getattr(one, "error_code", 0) for one in getattr(answer, name, None) or ()}
-    return codes
 
 
 # The pool.

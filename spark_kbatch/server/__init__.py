@@ -22,7 +22,6 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     pools          threads for handlers
 
     refusals       answers that consist of an error
-    slow_requests  warnings about requests that take long
     intercepts     requests that a test refuses, delays or drops
     housekeeping   periodic work
 

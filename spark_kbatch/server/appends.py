@@ -33,7 +33,7 @@ from spark_kbatch.files import Buffer
 from spark_kbatch.log.validator import Accepted
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.replica.partition import Partition
-from spark_kbatch.server.peers import Peer
+from spark_kbatch.server.peers import Peer, SlowWarnings
 from spark_kbatch.server.pools import CallLater, Pool
 
 logger = logging.getLogger(__name__)
@@ -54,9 +54,6 @@ class Append(NamedTuple):
     deadline_s: float  # of clock.monotonic_s
     answer: Callable[[AppendResult], object]
     peer: Peer | None = None  # that sent it
-    working: Callable[[bool], object] = lambda _: (
-        None
-    )  # told when an attempt begins, and when it waits again
 
 
 class _AppendQueue:
@@ -74,11 +71,17 @@ class Appends:
     """The append queues of all partitions, served by a thread pool; thread-safe."""
 
     def __init__(
-        self, parts: FolderParts, pool: Pool, call_later: CallLater, *, flush: bool
+        self,
+        parts: FolderParts,
+        pool: Pool,
+        call_later: CallLater,
+        *,
+        flush: bool,
+        slow: SlowWarnings,
     ) -> None:
         """Start without queues; `flush` says whether a batch is flushed to disk before it is acknowledged."""
         self._parts, self._pool, self._call_later = parts, pool, call_later
-        self._flush = flush
+        self._flush, self._slow = flush, slow
         self._mutex = threading.Lock()  # guards _queues and their contents; innermost
         self._queues: dict[TopicPartition, _AppendQueue] = {}  # only those that are not idle
 
@@ -99,7 +102,7 @@ class Appends:
     def _serve(self, queue: _AppendQueue) -> None:
         done, go_together = 0, True
         while done < _IN_A_ROW_MAX:
-            taken = 0
+            taken, from_s = 0, monotonic_s()
             if go_together and len(queue.appends) > 1 and queue.waiting_since is None:
                 taken = self._append_together(queue)
                 go_together = taken > 0
@@ -111,6 +114,14 @@ class Appends:
                     self._wait(queue)
                     return
                 taken = 1
+            took_s = monotonic_s() - from_s
+            self._slow.took(
+                took_s,
+                "Produce, %d ms in the append of %d batches to %s",
+                1000 * took_s,
+                taken,
+                queue.topic_partition,
+            )
             done += taken
             queue.waiting_since = None
             with self._mutex:
@@ -150,8 +161,6 @@ class Appends:
                 break
         if len(checked) < 2:
             return 0
-        for append in queued[: len(checked)]:
-            append.working(True)
         answered = 0
 
         def answer(results: Sequence[AppendResult]) -> None:
@@ -183,13 +192,11 @@ class Appends:
         if unknown:
             _answer(append, AppendResult(error=unknown[queue.topic_partition]))
             return True
-        append.working(True)
         locked = answered = False
 
         def answer(result: AppendResult) -> None:
             nonlocal locked, answered
             if isinstance(result.error, LockTimeoutError):
-                append.working(False)
                 locked = True
             else:
                 answered = True

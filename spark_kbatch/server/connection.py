@@ -33,7 +33,6 @@ from spark_kbatch.meters import Meters
 from spark_kbatch.server.memory import SMALL_REQUEST_BYTES, AnswerMemory, RequestMemory
 from spark_kbatch.server.peers import Peers, client_warnings, unmapped, warn_once
 from spark_kbatch.server.requests import HANG_UP
-from spark_kbatch.server.slow_requests import SlowRequests
 from spark_kbatch.server.unwritten_batches import UnwrittenBatches
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.codec import error_codes
@@ -52,7 +51,6 @@ _HELD_FOR_S = 2.0  # when a connection may count as slow
 _GONE_MAX = 100
 # Times of requests are counted up to each of these.
 _TIMES_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
-_CLIENT_ID_SHOWN_MAX = 200  # characters, in the log
 
 
 # What other protocols begin with, where a frame of Kafka's has its size, which is then above the
@@ -106,11 +104,9 @@ class RequestMetrics:
         self._requests.add(1)
         with self._lock:
             self._total_s += took_s
-            if took_s > self._max_s:
-                self._max_s = took_s
+            self._max_s = max(self._max_s, took_s)
             self._times[bisect.bisect_left(_TIMES_MS, 1000 * took_s)] += 1
-            for error in errors:
-                self._errors[error] += 1
+            self._errors.update(errors)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the metrics by Kafka's names; times in ms are None if no request was answered.
@@ -126,7 +122,9 @@ class RequestMetrics:
             "Mean": 1000 * total_s / count if count else None,
             "Max": 1000 * max_s if count else None,
             "Sum": 1000 * total_s,
-            "AtMost": dict(zip(map(str, _TIMES_MS), itertools.accumulate(times), strict=False)),
+            "AtMost": dict(
+                zip([*map(str, _TIMES_MS), "+Inf"], itertools.accumulate(times), strict=True)
+            ),
         }
         return {
             **self._requests.as_dict(),
@@ -139,8 +137,8 @@ class Exchange:
     """A request in progress on a connection, to be answered once, by any thread; thread-safe."""
 
     __slots__ = (
-        "_began_s", "_client_id", "_connection", "_correlation_id", "_handled_from_s", "_is_answered",
-        "_metrics", "_paused_s", "_resumed_s", "_slow", "api_key", "peer", "size_in_bytes", "version",
+        "_connection", "_correlation_id", "_is_answered", "_metrics",
+        "api_key", "began_s", "peer", "size_in_bytes", "version",
     )  # fmt: skip
 
     def __init__(
@@ -150,18 +148,13 @@ class Exchange:
         version: int,
         correlation_id: int,
         metrics: RequestMetrics,
-        slow: SlowRequests,
         size_in_bytes: int,
     ) -> None:
-        """Record when a request started; `metrics` count it once it is answered, and `slow` warns of it."""
-        self.size_in_bytes, self._slow, self._client_id = size_in_bytes, slow, ""
-        # By clock.monotonic_s: when its handler was called, and returned, and when work on it went on.
-        self._handled_from_s: float | None = None
-        self._paused_s: float | None = None
-        self._resumed_s: float | None = None
+        """Record when a request started; `metrics` count it once it is answered."""
+        self.size_in_bytes = size_in_bytes
         self._connection, self.peer = connection, connection.peer
         self.api_key, self.version = api_key, version
-        self._metrics, self._began_s = metrics, monotonic_s()
+        self._metrics, self.began_s = metrics, monotonic_s()
         self._correlation_id, self._is_answered = correlation_id, False
 
     @property
@@ -169,46 +162,14 @@ class Exchange:
         """Whether the answer is given."""
         return self._is_answered
 
-    def begin(self, client_id: str) -> None:
-        """Note that the handler is called."""
-        self._client_id, self._handled_from_s = client_id[:_CLIENT_ID_SHOWN_MAX], monotonic_s()
-
-    def pause(self) -> None:
-        """Note that the handler has returned: without an answer by now the request waits for others."""
-        self._paused_s = monotonic_s()
-
-    def working(self, goes_on: bool) -> None:
-        """Note that work on a request that waits goes on, or that it waits again; the last time counts."""
-        self._resumed_s = monotonic_s() if goes_on else None
-
-    def _maybe_warn(self) -> None:
-        """Warn of the request, which is answered now, if it was slow."""
-        now_s = monotonic_s()
-        if now_s - self._began_s <= self._slow.limit_s:
-            return
-        handled_from_s = now_s if self._handled_from_s is None else self._handled_from_s
-        waited_s = 0.0
-        if self._paused_s is not None:
-            until_s = now_s if self._resumed_s is None else self._resumed_s
-            waited_s = max(until_s - self._paused_s, 0.0)
-        self._slow.answered(
-            self.api_key,
-            f"client {self._client_id!r} at {self._connection.client_host}",
-            self.size_in_bytes,
-            queued_s=handled_from_s - self._began_s,
-            handled_s=now_s - handled_from_s - waited_s,
-            waited_s=waited_s,
-        )
-
     def respond(self, body: Any | None) -> None:
         """Send the answer's body; None sends no answer, and HANG_UP closes the connection."""
         if self._is_answered:
             logger.error("a request of key %d was answered twice", self.api_key)
             return
         self._is_answered = True
-        errors = () if body is None or body is HANG_UP else error_codes(body, [])
-        self._metrics.answered(self._began_s, errors)
-        self._maybe_warn()
+        errors = () if body is None or body is HANG_UP else error_codes(body)
+        self._metrics.answered(self.began_s, errors)
         send: Send | None = None
         if body is not None and body is not HANG_UP:
             try:

@@ -18,15 +18,15 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import ProtocolError, UnsupportedVersionError
 from spark_kbatch.server.connection import ClientConnection, Exchange, RequestMetrics
-from spark_kbatch.server.intercepts import Intercept, InterceptedRequest
+from spark_kbatch.server.intercepts import Intercept, InterceptedRequest, name_of
 from spark_kbatch.server.memory import SMALL_REQUEST_BYTES
-from spark_kbatch.server.peers import warn_once
+from spark_kbatch.server.peers import SlowWarnings, warn_once
 from spark_kbatch.server.pools import CallLater, Pool
 from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import HANG_UP, Handler, Received, Respond
-from spark_kbatch.server.slow_requests import SlowRequests
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.protocol import ApiKey, Versions
@@ -40,6 +40,7 @@ _HUGE_BYTES = 131_072
 _ELEMENTS_MAX = 32  # of all arrays, such as partitions
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_WITH_SOFTWARE = 3  # of ApiVersions
+_CLIENT_ID_SHOWN_MAX = 200  # characters, in the log
 _NO_SASL = "it asks for SASL, and this server has no users: give it security.protocol=PLAINTEXT"
 
 
@@ -57,7 +58,7 @@ class Dispatch:
     It is filled before the server listens; `intercept` is for any thread.
     """
 
-    def __init__(self, intercepting: Pool, call_later: CallLater, slow: SlowRequests) -> None:
+    def __init__(self, intercepting: Pool, call_later: CallLater, slow: SlowWarnings) -> None:
         """Start with ApiVersions and a refusal of SASL; `intercepting` runs what intercepts."""
         self._intercepting, self._call_later, self._slow = intercepting, call_later, slow
         self._intercepts: Mapping[int, Intercept] = {}  # replaced whole
@@ -117,18 +118,13 @@ class Dispatch:
         if entry is None:
             raise UnsupportedVersionError(api_key, "", version, None, correlation_id)
         metrics = self.metrics[api_key]
-        exchange = Exchange(
-            connection, api_key, version, correlation_id, metrics, self._slow, len(frame)
-        )
+        exchange = Exchange(connection, api_key, version, correlation_id, metrics, len(frame))
         versions = protocol.SUPPORTED[api_key]
         if api_key == ApiKey.API_VERSIONS and version not in versions:
-            exchange = Exchange(
-                connection, api_key, 0, correlation_id, metrics, self._slow, len(frame)
-            )
-            received = _received(connection, exchange, version, "", None)
-            self._run(entry.handler, received, exchange)
+            exchange = Exchange(connection, api_key, 0, correlation_id, metrics, len(frame))
+            self._run(entry.handler, _received(connection, api_key, version, "", None), exchange)
         elif entry.pool is None:
-            received = self._decoded(connection, frame, exchange, _ELEMENTS_MAX)
+            received = self._decoded(connection, frame, _ELEMENTS_MAX)
             self._begin(entry, received, exchange)
         elif not self._is_done_by_loop(entry, connection, frame, exchange):
             self._submit(
@@ -148,7 +144,7 @@ class Dispatch:
         ):
             return False
         try:
-            received = self._decoded(connection, frame, exchange, _ELEMENTS_MAX)
+            received = self._decoded(connection, frame, _ELEMENTS_MAX)
         except ProtocolError:
             return False  # It names more, or its bytes make no sense, which shows again.
         self._run(entry.handler, received, exchange)
@@ -170,19 +166,18 @@ class Dispatch:
         self,
         connection: ClientConnection,
         frame: memoryview,
-        exchange: Exchange,
         max_elements: int = protocol.MAX_REQUEST_ELEMENTS,
     ) -> Received:
         request = protocol.decode_request(frame, max_elements)
         return _received(
-            connection, exchange, request.version, request.client_id or "", request.body
+            connection, request.api_key, request.version, request.client_id or "", request.body
         )
 
     def _decode_and_begin(
         self, entry: ApiHandler, connection: ClientConnection, frame: memoryview, exchange: Exchange
     ) -> None:
         try:
-            received = self._decoded(connection, frame, exchange)
+            received = self._decoded(connection, frame)
         except Exception as error:  # noqa: BLE001  logged as the server's fault, if it is
             exchange.fail(error)
             return
@@ -223,14 +218,19 @@ class Dispatch:
             go_on()
 
     def _run(self, handler: Handler, received: Received, exchange: Exchange) -> None:
-        exchange.begin(received.client_id)
+        began_s = monotonic_s()
         try:
             handler(received, exchange.respond)
         except Exception as error:
             logger.exception("a request failed: %s", ApiKey(received.api_key).name)
             if not exchange.is_answered:
                 _refuse(received, exchange, code_of(error))
-        exchange.pause()
+        queued_s, handled_s = began_s - exchange.began_s, monotonic_s() - began_s
+        self._slow.took(
+            queued_s + handled_s, "%s of client %r at %s, %d bytes: %d ms queued, %d ms handled",
+            name_of(ApiKey(received.api_key)), received.client_id[:_CLIENT_ID_SHOWN_MAX],
+            received.client_host, exchange.size_in_bytes, 1000 * queued_s, 1000 * handled_s,
+        )  # fmt: skip
 
 
 def _refuse_sasl(received: Received, respond: Respond) -> None:
@@ -250,10 +250,10 @@ def _refuse(received: Received, exchange: Exchange, error: ErrorCode) -> None:
 
 
 def _received(
-    connection: ClientConnection, exchange: Exchange, version: int, client_id: str, body: object
+    connection: ClientConnection, api_key: int, version: int, client_id: str, body: object
 ) -> Received:
     return Received(
-        exchange.api_key,
+        api_key,
         version,
         client_id,
         connection.client_host,
@@ -261,5 +261,4 @@ def _received(
         connection.unwritten,
         body,
         connection.peer,
-        exchange.working,
     )

@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 
 from spark_kbatch.catalog.cluster_file import LogDir
 from spark_kbatch.cluster.parts import FolderParts
-from spark_kbatch.errors import KafkaStorageError, KBatchError
+from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.server.requests import Received, Respond
-from spark_kbatch.wire.errors import code_of
+from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import DescribeLogDirsResponse
 
 _Result = DescribeLogDirsResponse.DescribeLogDirsResult
@@ -36,22 +36,17 @@ class LogDirsHandler:
 
     def describe_log_dirs(self, received: Received, respond: Respond) -> None:
         """Answer DescribeLogDirs, for the partitions that it names, or all, internal ones too."""
-        asked = received.body.topics  # None for all
-        wanted: list[TopicPartition] = []
-        if asked is None:
-            for name in self._parts.metadata.topics.names(internal=True):
-                with contextlib.suppress(OSError, KBatchError):  # as below
-                    wanted += self._parts.manager.partitions(name)
+        if received.body.topics is None:
+            wanted = dict.fromkeys(self._parts.metadata.topics.names(internal=True))
         else:
-            named = {
-                TopicPartition(one.topic, number) for one in asked for number in one.partitions
-            }
-            wanted += sorted(named - self._parts.manager.unknown(named).keys())
+            wanted = {one.topic: {*one.partitions} for one in received.body.topics}
         by_node: _ByNode = defaultdict(lambda: defaultdict(list))
-        for topic_partition in wanted:
+        for name, numbers in wanted.items():
             with contextlib.suppress(OSError, KBatchError):  # it was deleted, or a disk fails
-                for node_id, replica in self._replicas_of(topic_partition):
-                    by_node[node_id][topic_partition.topic].append(replica)
+                for topic_partition in self._parts.manager.partitions(name):
+                    if numbers is None or topic_partition.partition in numbers:
+                        for node_id, replica in self._replicas_of(topic_partition):
+                            by_node[node_id][name].append(replica)
         dirs = self._parts.manager.dirs.all
         results = [self._result(one, by_node[one.node_id]) for one in dirs]
         respond(DescribeLogDirsResponse(results=results))
@@ -77,12 +72,9 @@ class LogDirsHandler:
             )
 
     def _result(self, log_dir: LogDir, by_topic: Mapping[str, list[Any]]) -> Any:
-        path = log_dir.path
-        try:
-            if not self._parts.manager.dirs.is_readable(log_dir.node_id):
-                raise KafkaStorageError(f"the log dir {path} is offline")
-            total, usable = self._parts.files.disk_space(path)
-        except (OSError, KBatchError) as error:
-            return _Result(log_dir=str(path), error_code=code_of(error), topics=[])
+        path = str(log_dir.path)
+        if not self._parts.manager.dirs.is_readable(log_dir.node_id):
+            return _Result(log_dir=path, error_code=ErrorCode.KAFKA_STORAGE_ERROR, topics=[])
+        total, usable = self._parts.files.disk_space(log_dir.path)
         topics = [_Topic(name=name, partitions=some) for name, some in by_topic.items()]
-        return _Result(log_dir=str(path), topics=topics, total_bytes=total, usable_bytes=usable)
+        return _Result(log_dir=path, topics=topics, total_bytes=total, usable_bytes=usable)

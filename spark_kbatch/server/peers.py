@@ -18,6 +18,7 @@ import contextlib
 import functools
 import ipaddress
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -181,6 +182,26 @@ class ClientWarnings:
         if is_due:
             self._again_s = monotonic_s() + _WARNED_EVERY_S
         logger.log(logging.WARNING if is_due else logging.DEBUG, message, *arguments)
+
+
+class SlowWarnings(ClientWarnings):
+    """Warnings about requests that take long by the server's own doing: one per second, as a disk that hangs slows all.
+
+    What a request waits for others does not count: a Fetch for records, a JoinGroup for members, a Produce for
+    its partition's turn and lock. So a handler and the appends that it queues are timed each by itself.
+
+    Source: Kafka server/.../network/metrics/RequestMetrics.java, RequestQueueTimeMs, LocalTimeMs.
+    """
+
+    def __init__(self, limit_ms: int) -> None:
+        """Warn of what takes longer than this; of nothing if it is negative."""
+        super().__init__()
+        self._limit_s = math.inf if limit_ms < 0 else limit_ms / 1000
+
+    def took(self, seconds: float, message: str, *arguments: object) -> None:
+        """Warn of a part of a request that took so long, if that is slow."""
+        if seconds > self._limit_s:
+            self.warn(f"slow request: {message}", *arguments)
 
 
 client_warnings = ClientWarnings()

@@ -61,13 +61,12 @@ class ProduceHandler:
     def __init__(self, parts: FolderParts, appends: Appends, outcomes: Outcomes) -> None:
         """Append by these queues."""
         self._parts, self._appends, self._outcomes = parts, appends, outcomes
-        self._refusals = Outcomes()  # of its own: clients may cause any number of them
         self._manager = parts.manager
 
     def produce(self, received: Received, respond: Respond) -> None:
         """Queue the batches; answer once each is appended or refused."""
         request: ProduceRequest = received.body
-        answer = _ProduceAnswer(received, respond, self._outcomes, self._refusals)
+        answer = _ProduceAnswer(received, respond, self._outcomes)
         refused = _refused(received)
         deadline_s = monotonic_s() + max(request.timeout_ms, 0) / 1000
         appends: dict[TopicPartition, Append] = {}
@@ -107,7 +106,7 @@ class ProduceHandler:
                 appends[topic_partition] = Append(
                     data, request.acks, request.timeout_ms, deadline_s,
                     answer.part(slot, batch, topic_partition),
-                    peer=received.peer, working=received.working,
+                    peer=received.peer,
                 )  # fmt: skip
         # Nothing is answered until all batches to append are known.
         for topic_partition, append in appends.items():
@@ -143,9 +142,7 @@ class ProduceHandler:
 class _ProduceAnswer:
     """The response to one Produce request, sent when the last partition's result is known."""
 
-    def __init__(
-        self, received: Received, respond: Respond, outcomes: Outcomes, refusals: Outcomes
-    ) -> None:
+    def __init__(self, received: Received, respond: Respond, outcomes: Outcomes) -> None:
         request: ProduceRequest = received.body
         self.topics = [
             _Topic(
@@ -157,7 +154,7 @@ class _ProduceAnswer:
             for topic in request.topic_data
         ]
         self._acks, self._respond, self._unwritten = request.acks, respond, received.unwritten
-        self._outcomes, self._refusals = outcomes, refusals
+        self._outcomes = outcomes
         self._sender = received.client_id[:_CLIENT_ID_SHOWN_MAX], received.client_host
         self._mutex = threading.Lock()  # guards _missing
         self._missing = 1  # parts, and the handler itself
@@ -187,21 +184,16 @@ class _ProduceAnswer:
 
     def tell(self, topic_partition: TopicPartition, error: ErrorCode, message: str) -> None:
         """Log why records are not stored: clients show little of it, and of what they try again nothing."""
-        if error in _NOT_STORED:
-            self._outcomes.warn_once(
-                f"records for {topic_partition} cannot be stored, and clients get "
-                f"{error.name}: {shortened(message)}",
-                again_after_s=_TOLD_AGAIN_AFTER_S,
-            )
-        elif error not in _MENDED_BY_CLIENTS:
-            client_id, host = self._sender
-            topic = topic_partition.topic
-            self._refusals.warn_once(
-                f"records of client {client_id!r} at {host} for {shortened(str(topic_partition))} "
-                f"are refused with {error.name}: {shortened(message)}",
-                again_after_s=_TOLD_AGAIN_AFTER_S,
-                about=(topic, error),
-            )
+        if error in _MENDED_BY_CLIENTS:
+            return
+        client_id, host = self._sender
+        own = (topic_partition, message) if error in _NOT_STORED else None
+        self._outcomes.warn_once(
+            f"records of client {client_id!r} at {host} for {shortened(str(topic_partition))} are not stored, "
+            f"{error.name}: {shortened(message)}",
+            again_after_s=_TOLD_AGAIN_AFTER_S,
+            about=own or (topic_partition.topic, error),
+        )
 
     def refuse(self, slot: Any, error: ErrorCode, message: str) -> None:
         """Put an error into the response; its message only once, as long as it is the same."""

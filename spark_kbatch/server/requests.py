@@ -27,9 +27,6 @@ class Received(NamedTuple):
     unwritten: UnwrittenBatches  # of its connection
     body: Any  # a message, by the request's kind
     peer: Peer | None = None  # that the work is done for
-    working: Callable[[bool], object] = lambda _: (
-        None
-    )  # to be told when it no longer waits, and when it does again
 
 
 HANG_UP = object()  # in place of an answer

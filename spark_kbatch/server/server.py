@@ -32,11 +32,11 @@ from spark_kbatch.server.memory import AnswerMemory, RequestMemory
 from spark_kbatch.server.metadata import MetadataHandler, NewTopics
 from spark_kbatch.server.offsets import OffsetsHandler
 from spark_kbatch.server.outcomes import Outcomes
+from spark_kbatch.server.peers import SlowWarnings
 from spark_kbatch.server.pools import HugeTurn, Pool
 from spark_kbatch.server.produce import ProduceHandler
 from spark_kbatch.server.requests import Received
 from spark_kbatch.server.settings import Setting, server_settings
-from spark_kbatch.server.slow_requests import SlowRequests
 from spark_kbatch.server.topics import TopicsHandler
 from spark_kbatch.store.reports import shown_address
 from spark_kbatch.wire.protocol import ApiKey
@@ -129,11 +129,8 @@ class Server:
             )
             self._listener = Listener(sock, config, self._memory)
             undo.callback(self._listener.discard)
-            self._dispatch = Dispatch(
-                self._pools.intercepts,
-                self._listener.call_later,
-                SlowRequests(config.slow_request_log_ms),
-            )
+            self._slow = SlowWarnings(config.slow_request_log_ms)
+            self._dispatch = Dispatch(self._pools.intercepts, self._listener.call_later, self._slow)
             self._housekeeping = Housekeeping(
                 parts, interval_ms=config.log_retention_check_interval_ms
             )
@@ -168,7 +165,9 @@ class Server:
 
     def _register_handlers(self) -> None:
         parts, config, pools = self._parts, self._config, self._pools
-        appends = Appends(parts, pools.appends, self._listener.call_later, flush=config.flush)
+        appends = Appends(
+            parts, pools.appends, self._listener.call_later, flush=config.flush, slow=self._slow
+        )
         self._fetches = FetchHandler(parts, self._memory.answers, max_bytes=config.fetch_max_bytes)
         self._groups = GroupCoordinator(
             OffsetsStore(parts, flush=config.flush, timeout_ms=config.offsets_commit_timeout_ms),

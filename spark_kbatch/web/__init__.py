@@ -12,7 +12,7 @@
     history     samples over time of how fast topics grow, and how far groups are behind
     charts      the geometry of charts, which templates draw as SVG
     storage     pages of log dirs, replicas and garbage; of a bucket's ledger; of brokers
-    metrics     what Prometheus scrapes: names, values, and how seldom they are looked up
+    metrics     what Prometheus scrapes: names and values
     records     pages of a topic's records, and of one record
 
 Pages are made on the server, and have no scripts. They read a place by its public `Cluster`, change nothing, and never

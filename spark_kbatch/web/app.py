@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _STYLE = Path(__file__).parent / "templates" / "style.css"
+_SCRAPES_SHARE_S = 5.0  # one look at the place
 _STATUS = (
     (UnknownTopicOrPartitionError, 404),
     (OffsetOutOfRangeError, 404),
@@ -98,7 +99,8 @@ def ready(request: Request) -> Response:
 def metrics(request: Request) -> Response:
     """Answer with what Prometheus scrapes, as text if the place cannot be looked at."""
     try:
-        content_type, text = site_of(request).exposition.text()
+        site = site_of(request)
+        content_type, text = site.recent("metrics", site.exposition.text, fresh_s=_SCRAPES_SHARE_S)
     except (KBatchError, OSError) as error:
         logger.warning("no metrics: %s", error)
         return PlainTextResponse(f"{error}\n", 503)

@@ -28,7 +28,7 @@ import re
 import struct
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -128,17 +128,13 @@ def _shown(field: Field, value: Any) -> str:
     return repr(value)
 
 
-def error_codes(part: Structure, found: list[int]) -> list[int]:
-    """Add the error codes of an answer, or of a part of it, and of its parts; none for what is no error.
-
-    Returns `found`, to which they are added: an answer may have thousands of parts.
-    """
+def error_codes(part: Structure) -> Iterator[int]:
+    """Yield the error codes of an answer, or of a part of it, and of its parts; none for what is no error."""
     if part.HAS_ERROR_CODE and part.error_code:
-        found.append(part.error_code)
+        yield part.error_code
     for name in part.ARRAYS_WITH_ERRORS:
         for one in getattr(part, name) or ():
-            error_codes(one, found)
-    return found
+            yield from error_codes(one)
 
 
 def parse(name: str, text: str) -> type[Structure]:

@@ -12,10 +12,7 @@ import statistics
 import time
 from pathlib import Path
 
-import pytest
-
 from spark_kbatch import Cluster
-from spark_kbatch.web import metrics
 from spark_kbatch.web.metrics import Exposition
 from tests.support.targets import Targets
 
@@ -25,10 +22,7 @@ SCRAPED_EVERY_S = 15
 CORE_SHARE_MAX = 0.01
 
 
-def bench_a_scrape_takes_a_hundredth_of_a_core_at_most(
-    memory_path: Path, targets: Targets, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metrics, "_SHARED_FOR_S", 0.0)
+def bench_a_scrape_takes_a_hundredth_of_a_core_at_most(memory_path: Path, targets: Targets) -> None:
     cluster = Cluster(memory_path / "cluster", create=True)
     names = [f"topic-{number}" for number in range(TOPICS)]
     for name in names:

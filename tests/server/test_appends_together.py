@@ -34,6 +34,7 @@ from spark_kbatch.replica.manager import ACKS_ALL
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.server import appends
 from spark_kbatch.server.appends import Append, Appends
+from spark_kbatch.server.peers import SlowWarnings
 from spark_kbatch.wire.protocol import ApiKey
 from tests.support import builders, draws
 from tests.support.builders import FIRST_TIMESTAMP_MS, batch, idempotent_batch
@@ -84,7 +85,7 @@ def appended(
 ) -> list[AppendResult]:
     """Have all of these wait for a partition, append them, and return what each is answered."""
     turns = Turns()
-    queues = Appends(store_of(cluster), turns, turns.later, flush=flush)  # type: ignore[arg-type]
+    queues = Appends(store_of(cluster), turns, turns.later, flush=flush, slow=SlowWarnings(-1))  # type: ignore[arg-type]
     answers: list[list[AppendResult]] = [[] for _ in batches]
     for data, answer in zip(batches, answers, strict=True):
         deadline_s = time.monotonic() + 60
@@ -286,7 +287,7 @@ def test_an_answer_that_fails_stops_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster, turns = a_cluster(tmp_path / "cluster"), Turns()
-    queues = Appends(store_of(cluster), turns, turns.later, flush=False)  # type: ignore[arg-type]
+    queues = Appends(store_of(cluster), turns, turns.later, flush=False, slow=SlowWarnings(-1))  # type: ignore[arg-type]
     answers: list[AppendResult] = []
 
     def fail(_: AppendResult) -> None:
@@ -327,7 +328,7 @@ def test_each_peer_is_charged_for_its_own_batches(
         return check(topic_partition, data)
 
     monkeypatch.setattr(manager, "check", checked)
-    queues = Appends(store_of(cluster), turns, turns.later, flush=False)  # type: ignore[arg-type]
+    queues = Appends(store_of(cluster), turns, turns.later, flush=False, slow=SlowWarnings(-1))  # type: ignore[arg-type]
     peers = [Charges() for _ in range(3)]
     for peer, data in zip(peers, (batch(n=1), slow, batch(n=1)), strict=True):
         deadline_s = time.monotonic() + 60
@@ -436,7 +437,7 @@ def test_what_is_told_that_nothing_is_written_is_not_written_when_the_lock_is_fr
 ) -> None:
     """Those before and behind it wait on."""
     cluster, turns = a_cluster(tmp_path), Turns()
-    queues = Appends(store_of(cluster), turns, turns.later, flush=False)  # type: ignore[arg-type]
+    queues = Appends(store_of(cluster), turns, turns.later, flush=False, slow=SlowWarnings(-1))  # type: ignore[arg-type]
     answers: list[list[AppendResult]] = [[], [], []]
     batches = [batch(n=1, seed=seed) for seed in (1, 2, 3)]
     for data, left_s, answer in zip(batches, (60, 0, 60), answers, strict=True):

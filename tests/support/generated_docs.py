@@ -144,7 +144,7 @@ def metrics_markdown(described: Mapping[str, Described]) -> str:
     """Return metrics as a Markdown table."""
     lines = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
     for name, one in described.items():
-        labels = ", ".join(f"`{label}`" for label in one.labels)
+        labels = ", ".join(f"`{label}`" for label in one.labels.split())
         lines.append(f"| `{name}` | {one.kind} | {labels} | {one.text} |")
     return "\n".join(lines)
 

@@ -18,7 +18,7 @@ from spark_kbatch.bucket import staging
 from spark_kbatch.bucket.objects import MemoryObjects, ObjectInfo
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.files import Files
-from spark_kbatch.web import metrics, site
+from spark_kbatch.web import site
 from spark_kbatch.web.access import Access
 from spark_kbatch.web.app import application
 from spark_kbatch.web.history import Samples
@@ -183,8 +183,7 @@ def brokers(folder: Place) -> Iterator[Place]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return what lets a minute pass, after which nothing that was found is shown again."""
     now_s = [1000.0]
-    for module in (site, metrics):
-        monkeypatch.setattr(module, "monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr(site, "monotonic_s", lambda: now_s[0])
 
     def pass_a_minute() -> None:
         now_s[0] += 60
