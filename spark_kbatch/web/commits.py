@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from starlette.responses import Response
 from starlette.routing import Route
 
-from spark_kbatch.web.charts import Chart, bars
-from spark_kbatch.web.site import number_shown, shown_page, site_of, whole_number
+from spark_kbatch.store.commits import ALL_COMMITS
+from spark_kbatch.web.charts import Chart, chart
+from spark_kbatch.web.site import shown_page, site_of, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
     from spark_kbatch import Commit
     from spark_kbatch.web.site import Site
 
-COMMITS_SHOWN = 50  # on one page
-LOOKED_AT = 256  # numbers, for one page
+LOOKED_AT = 100  # numbers, for one page
 PARTITIONS_SHOWN = 500  # on one page
-_FIRST_FRESH_S = 60.0
+_NUMBERS_FRESH_S = 60.0
 
 
 class CommitsFound(NamedTuple):
@@ -35,33 +35,28 @@ class CommitsFound(NamedTuple):
 
 
 def find_commits(site: Site, before: int | None, topic: str | None) -> CommitsFound:
-    """Return the newest commits before a number, or of all, that touched a topic, or any."""
-    cluster = site.cluster
-    # As that of a bucket is searched for in its ledger, it is not asked for each time.
-    first = site.recent("first commit", cluster.first_commit, fresh_s=_FIRST_FRESH_S)
-    end = cluster.next_commit()
-    end = end if before is None else min(before, end)
-    start = max(end - LOOKED_AT, first)
-    found: list[Commit] = []
-    for commit in cluster.history(topic, start=start, end=end):
-        found.append(commit)
-        if len(found) == COMMITS_SHOWN:
-            start = commit.number
-            break
-    return CommitsFound(found, start if start > first else None)
+    """Return the commits that touched a topic, or any, of the newest numbers before one, or of all.
+
+    Of the newest of all, they are those of the last minute as well.
+    """
+    # As the first of a bucket is searched for in its ledger, it is not asked for each time.
+    kept = site.recent("commits", site.cluster.commit_numbers, fresh_s=_NUMBERS_FRESH_S)
+    end = ALL_COMMITS.stop if before is None else before
+    start = max(min(end, kept.stop) - LOOKED_AT, kept.start)
+    found = site.cluster.history(topic, numbers=range(start, end))
+    return CommitsFound([*found], start if start > kept.start else None)
 
 
 def chart_of(commits: Sequence[Commit]) -> Chart | None:
     """Return the timeline of commits, by their records."""
     # Of clocks that differ, times may be in another order than numbers.
     ordered = sorted(commits, key=lambda one: one.time_ms)
-    return bars(
+    return chart(
         "commits",
         "Records by commit over time",
-        "Commit",
-        {str(one.number): one.records_count for one in ordered},
-        number_shown,
-        times_ms=[one.time_ms for one in ordered],
+        [one.time_ms for one in ordered],
+        {"records": [one.records_count for one in ordered]},
+        bars=[f"Commit {one.number}" for one in ordered],
     )
 
 
@@ -85,7 +80,7 @@ def commit(request: Request) -> Response:
     """Show one commit."""
     site, given = site_of(request), request.path_params["number"]
     number = whole_number(given)
-    found = () if number is None else site.cluster.history(start=number, end=number + 1)
+    found = () if number is None else site.cluster.history(numbers=range(number, number + 1))
     one = next(iter(found), None)
     if one is None:
         sentence = f"There is no commit {given}, or it is no longer kept."
