@@ -698,7 +698,7 @@ class Cluster:
         """
         if topic is not None:
             arguments.text("topic", topic)
-        if not isinstance(numbers, range) or numbers.start < 0 or numbers.step != 1:
+        if getattr(numbers, "step", None) != 1 or numbers.start < 0:
             arguments.refuse("numbers", numbers, "a range from 0 or more on, without steps")
         return self._commits().read(topic, numbers)
 

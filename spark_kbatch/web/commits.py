@@ -5,7 +5,7 @@ A page of the list looks at a bounded number of commits, or of a bucket's entrie
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -27,24 +27,21 @@ PARTITIONS_SHOWN = 500  # on one page
 _NUMBERS_FRESH_S = 60.0
 
 
-class CommitsFound(NamedTuple):
-    """Commits on one page."""
-
-    commits: Sequence[Commit]  # newest first
-    older: int | None  # the number to go on before; None if there are no older ones
-
-
-def find_commits(site: Site, before: int | None, topic: str | None) -> CommitsFound:
+def find_commits(
+    site: Site, before: int | None, topic: str | None
+) -> tuple[list[Commit], int | None]:
     """Return the commits that touched a topic, or any, of the newest numbers before one, or of all.
 
-    Of the newest of all, they are those of the last minute as well.
+    Returns:
+        The commits, newest first; of all, those of the last minute as well. And the number to go on before; None
+        if there are no older ones.
     """
     # As the first of a bucket is searched for in its ledger, it is not asked for each time.
     kept = site.recent("commits", site.cluster.commit_numbers, fresh_s=_NUMBERS_FRESH_S)
     end = ALL_COMMITS.stop if before is None else before
     start = max(min(end, kept.stop) - LOOKED_AT, kept.start)
     found = site.cluster.history(topic, numbers=range(start, end))
-    return CommitsFound([*found], start if start > kept.start else None)
+    return [*found], start if start > kept.start else None
 
 
 def chart_of(commits: Sequence[Commit]) -> Chart | None:
@@ -64,15 +61,18 @@ def commits(request: Request) -> Response:
     """Show the commits, newest first, a page of them at a time."""
     site, topic = site_of(request), request.query_params.get("topic") or None
     before = whole_number(request.query_params.get("before", ""))
-    found = site.recent(f"commits {before} {topic}", lambda: find_commits(site, before, topic))
+    found, older = site.recent(
+        f"commits {before} {topic}", lambda: find_commits(site, before, topic)
+    )
     return site.page(
         request,
         "commits.html",
-        found=found,
+        commits=found,
+        older=older,
         before=before,
         topic=topic,
         looked_at=LOOKED_AT,
-        chart=chart_of(found.commits),
+        chart=chart_of(found),
     )
 
 

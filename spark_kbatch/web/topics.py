@@ -55,7 +55,8 @@ def topic(request: Request) -> Response:
     page = shown_page(request, partitions, PARTITIONS_SHOWN)
     charts, has_commits = _rates(site, name), site.cluster.has("commits")
     if site.is_local and has_commits:
-        charts.append(chart_of(find_commits(site, None, name).commits))
+        newest, _ = find_commits(site, None, name)
+        charts.append(chart_of(newest))
     return site.page(
         request,
         "topic.html",
