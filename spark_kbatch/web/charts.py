@@ -75,18 +75,19 @@ def chart(
     known = [value for values in lines.values() for value in values if not math.isnan(value)]
     if not known:
         return None
-    margin = 0.5 if not of_times else 500 if at[0] == at[-1] else 0
+    margin = 0.5 if not of_times else 500 if at[-1] - at[0] < _S else 0
     left, width = at[0] - margin, at[-1] - at[0] + 2 * margin
     step = _step(max(known) or _STEPS_MAX, _STEPS[unit])
     count = max(1, math.ceil(max(known) / step))
     shown = size_shown if unit == 1024 else number_shown
-    label = _time if of_times else str
+    labels = bars or [*map(_time, at)]
+    span = f"From {labels[0]} to {labels[-1]}" + ("" if bars else " (UTC)")
     return Chart(
         name,
         title,
-        f"{label(at[0])} to {label(at[-1])}: from {shown(min(known))} to {shown(max(known))}.",
+        f"{span}: from {shown(min(known))} to {shown(max(known))}.",
         [SIDE * (one - left) / width for one in at],
-        bars or [*map(label, at)],
+        labels,
         lines,
         shown,
         count * step,

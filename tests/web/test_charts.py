@@ -149,7 +149,7 @@ def test_one_value_is_a_dot_in_the_middle(site: Site) -> None:
     assert found.lines["one"] == [(500, 875)]
     assert found.places == [(50, "12:00:00")]
     values = [1.0, math.nan, 1.0, 1.0, math.nan]
-    path = drawn(site, chart("x", "one", [0, 1, 2, 3, 4], {"a": values})).partition("<path class=\"line")[2]  # fmt: skip
+    path = drawn(site, chart("x", "one", range(0, 5000, 1000), {"a": values})).partition("<path class=\"line")[2]  # fmt: skip
     assert re.findall("([ML][^h]*?)(h0)?\n", path.partition('"/>')[0]) == [
         ("M0.0 0.0", "h0"), ("M500.0 0.0", "h0"), ("L750.0 0.0", ""),
     ]  # fmt: skip
@@ -167,6 +167,15 @@ def test_events_at_one_moment_stand_in_the_middle(site: Site) -> None:
     assert charts_in(drawn(site, one))["x"].bars == [
         ("Commit 3: 1", 497, 500), ("Commit 4: 2", 497, 1000),
     ]  # fmt: skip
+
+
+def test_what_is_not_known_has_no_bar(site: Site) -> None:
+    bars = ["Partition 0", "Partition 1"]
+    one = chart("x", "sizes", [0, 1], {"a": [math.nan, 2]}, bars=bars, of_times=False)
+
+    assert charts_in(drawn(site, one))["x"].bars == [("Partition 1: 2", 550, 1000)]
+    assert one is not None
+    assert one.summary == "From Partition 0 to Partition 1: from 2 to 2."
 
 
 @given(st.floats(0, 1e18), st.sampled_from([1000, 1024]))
