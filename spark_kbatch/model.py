@@ -130,6 +130,11 @@ class LogOffsets(NamedTuple):
     last_stable_offset: int
     log_end_offset: int
 
+    @property
+    def records_count(self) -> int:
+        """Number of offsets from the log's start to its high watermark; 0 where they are not known."""
+        return self.high_watermark - self.log_start_offset
+
     def end_offset(self, isolation: IsolationLevel) -> int:
         """Return the log's end for an isolation level: its high watermark or last stable offset.
 

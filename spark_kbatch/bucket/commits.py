@@ -22,7 +22,7 @@ from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.staging import StagedExtents
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE, TopicPartition
-from spark_kbatch.store.commits import UNKNOWN_AUTHOR, Author, Commit
+from spark_kbatch.store.commits import ALL_COMMITS, UNKNOWN_AUTHOR, Author, Commit
 
 JOB = "job"  # as which entries name one
 
@@ -37,9 +37,7 @@ class BucketCommits:
         """Read from a ledger, which is followed."""
         self._ledger = ledger
 
-    def read(
-        self, topic: str | None = None, start: int = 0, end: int | None = None
-    ) -> Iterator[Commit]:
+    def read(self, topic: str | None = None, numbers: range = ALL_COMMITS) -> Iterator[Commit]:
         """Yield the commits, or only those that touched a topic, newest first; ends at what was collected.
 
         A topic that was deleted may have its id for a name, where it was created long before, and of its
@@ -47,40 +45,29 @@ class BucketCommits:
 
         Args:
             topic: which they touched.
-            start: the first entry to look at.
-            end: the entry to stop before; None for all that there are. With it, later ones are not read,
-                and a commit's `ends` have of its topics the partitions that it or a commit after it,
-                before `end`, wrote to.
+            numbers: of the entries to look at. Later ones are not read. Where there are some, a commit's
+                `ends` have of its topics the partitions that it or a commit after it, among these, wrote to.
         """
         with self._ledger.state() as state:
             last, names = state.number, {one.topic_id: one.name for one in state.topics.values()}
             ends = {one.topic_id: one.ends for one in state.topics.values()}
-        if end is not None and end <= last:
-            last, ends = end - 1, {}
-        if last < start:
-            return
+        if numbers.stop <= last:
+            last, ends = numbers.stop - 1, {}
         walk = _Walk(names, ends)
-        for entries in self._ledger.windows(last, min(_WINDOW, last + 1 - start)):
+        for entries in self._ledger.windows(last, _WINDOW, numbers.start):
             add_names(names, entries)  # so that most topics that are gone have names
             for entry in reversed(entries):
-                if isinstance(entry.content, Tombstone) or entry.number < start:
+                if isinstance(entry.content, Tombstone):
                     return
                 commit = walk.back(entry)
                 if commit is not None and (topic is None or topic in commit.topics):
                     yield commit
-            if entries[0].number <= start:
-                return
 
-    def next_number(self) -> int:
-        """Return the number of the next entry."""
-        with self._ledger.state() as state:
-            return state.number + 1
-
-    def first_number(self) -> int:
-        """Return the number of the oldest entry that was not collected, or of the next one if there is none."""
+    def numbers(self) -> range:
+        """Return the numbers from that of the oldest entry that was not collected to that of the next one."""
         with self._ledger.state() as state:
             last = state.number
-        return self._ledger.first_entry(last)
+        return range(self._ledger.first_entry(last), last + 1)
 
     def find(self, number: int) -> Commit:
         """Return the commit with this number; all that came later are read.
@@ -93,7 +80,7 @@ class BucketCommits:
                 return commit
             if commit.number < number:
                 break
-        first = self.first_number()
+        first = self.numbers().start
         if number < first:
             raise ConfigError(
                 f"commit {number} is no longer kept: the ledger has entries from {first} on, since maintenance "

@@ -292,13 +292,13 @@ class Ledger:
             data, functools.partial(decode, name=name), lambda: self.objects.get(name)
         )
 
-    def windows(self, last: int, count: int) -> Iterator[list[Entry]]:
-        """Yield the entries up to `last` in lists of `count`, each in their order, the newest list first.
+    def windows(self, last: int, count: int, first: int = 0) -> Iterator[list[Entry]]:
+        """Yield the entries from `first` to `last` in lists of `count`, each in their order, the newest list first.
 
         Raises as `entries`.
         """
-        for end in range(last + 1, 0, -count):
-            yield [*self.entries(max(end - count, 0), end - 1)]
+        for end in range(last + 1, first, -count):
+            yield [*self.entries(max(end - count, first), end - 1)]
 
     def first_entry(self, last: int) -> int:
         """Return the first of the entries up to `last` that is no tombstone; the one after `last` if all are.

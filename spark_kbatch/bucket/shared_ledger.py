@@ -206,10 +206,10 @@ class SharedLedger:
         is_held = head.start_offset <= offset < head.next_offset
         return (head, changes.get(partition, [])) if is_held else None
 
-    def windows(self, last: int, count: int) -> Iterator[list[Entry]]:
+    def windows(self, last: int, count: int, first: int = 0) -> Iterator[list[Entry]]:
         """Yield entries as they are now, the newest first; as `Ledger.windows`, and raises ClosedError."""
         self.ensure_open()
-        return self._ledger.windows(last, count)
+        return self._ledger.windows(last, count, first)
 
     def first_entry(self, last: int) -> int:
         """Return the first of the entries up to `last` that is no tombstone; as `Ledger.first_entry`."""

@@ -145,9 +145,7 @@ class _Row(NamedTuple):
     @property
     def records_count(self) -> int | None:
         """The number of offsets from the partition's first to its next one; None if they are not known."""
-        if self.offsets is None:
-            return None
-        return self.offsets.high_watermark - self.offsets.log_start_offset
+        return None if self.offsets is None else self.offsets.records_count
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -588,7 +586,7 @@ def _contents(cluster: Cluster, name: str) -> dict[str, int | None]:
         return {"num_partitions": partitions, "records": None, "size_in_bytes": None}
     if any(row.error for row in rows):
         return {"num_partitions": partitions, "records": None, "size_in_bytes": None}
-    records = sum(row.offsets.high_watermark - row.offsets.log_start_offset for row in rows)
+    records = sum(row.offsets.records_count for row in rows)
     size = sum(row.size_in_bytes for row in rows)
     return {"num_partitions": partitions, "records": records, "size_in_bytes": size}
 
@@ -597,7 +595,7 @@ def _contents_remotely(cluster: Cluster, name: str) -> dict[str, int | None]:
     topic = cluster.topic(name)
     _ensure_changeable(cluster, name)
     edges = _led_offsets(cluster, [topic])
-    records = sum(one.high_watermark - one.log_start_offset for one in edges.values())
+    records = sum(one.records_count for one in edges.values())
     return {
         "num_partitions": topic.partitions,
         "records": records if len(edges) == topic.partitions else None,

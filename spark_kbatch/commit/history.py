@@ -31,7 +31,7 @@ from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.replica.view import Replica, Replicas
-from spark_kbatch.store.commits import OVERWRITE, Author, Commit
+from spark_kbatch.store.commits import ALL_COMMITS, OVERWRITE, Author, Commit
 from spark_kbatch.stored_json import StoredObject, parse
 
 _VERSION = 1
@@ -50,33 +50,22 @@ class History:
         """List a history, as of one moment each time; `replicas` returns the replica to read."""
         self._replicas = replicas
 
-    def first_number(self) -> int:
-        """Return the number of the oldest commit in the history, or of the next one if there is none."""
-        return self._replica().state.log_start_offset
+    def numbers(self) -> range:
+        """Return the numbers from that of the oldest commit in the history to that of the next one."""
+        state = self._replica().state
+        return range(state.log_start_offset, state.high_watermark)
 
-    def next_number(self) -> int:
-        """Return the number of the next commit."""
-        return self._replica().state.high_watermark
-
-    def read(
-        self, topic: str | None = None, start: int = 0, end: int | None = None
-    ) -> Iterator[Commit]:
-        """Yield the commits in the history, or only those that touched a topic, newest first.
-
-        Args:
-            topic: which they touched.
-            start: the first number to look at.
-            end: the number to stop before; None for all that there are.
-        """
+    def read(self, topic: str | None = None, numbers: range = ALL_COMMITS) -> Iterator[Commit]:
+        """Yield the commits in the history, or only those that touched a topic, newest first."""
         _, log, state = self._replica()
-        start = max(start, state.log_start_offset)
-        end = state.high_watermark if end is None else min(end, state.high_watermark)
+        start = max(numbers.start, state.log_start_offset)
+        end = min(numbers.stop, state.high_watermark)
         while end > start:
             first = max(end - _PAGE, start)
             try:
                 page = list(_commits(log, state, first, end))
             except (FileNotFoundError, KafkaStorageError):
-                kept = self.first_number()
+                kept = self.numbers().start
                 if kept <= first:
                     raise
                 # The oldest commits were deleted in the meantime; read what is left.

@@ -43,7 +43,7 @@ from spark_kbatch.options.topic import (
 )
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, STAGING_RETENTION_MS
 from spark_kbatch.store.catalog import existing
-from spark_kbatch.store.commits import Commit, CommitHistory
+from spark_kbatch.store.commits import ALL_COMMITS, Commit, CommitHistory
 from spark_kbatch.store.os_errors import raises_kbatch_errors, translated, translated_each
 from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Catalog, Disks, Groups, Store, Upkeep
@@ -115,7 +115,7 @@ class Cluster:
       partitions, describe.
     - Records: producer, read, follow, peek, list_offsets, delete_records.
     - Consumer groups: groups, alter_group_offsets, delete_group.
-    - Jobs of Spark to a folder or a bucket: history, find_commit, first_commit, next_commit.
+    - Jobs of Spark to a folder or a bucket: history, find_commit, first_commit, commit_numbers.
     - Check and repair of a folder or a bucket: verify, also of a broker's logs, and repair.
 
     Of a folder alone, where no broker sees to it:
@@ -686,31 +686,29 @@ class Cluster:
     # Commits.
 
     def history(
-        self, topic: str | None = None, *, start: int = 0, end: int | None = None
+        self, topic: str | None = None, *, numbers: range = ALL_COMMITS
     ) -> Iterator[Commit]:
         """Yield the commits of Spark jobs, newest first, or only those that touched `topic`.
 
         Args:
             topic: its name, also of a topic that was deleted.
-            start: the first number to look at.
-            end: the number to stop before; all by default. In a bucket later entries are then not read, and
-                `ends` of a commit have of its topics the partitions that it or a commit after it,
-                before `end`, wrote to.
+            numbers: those to look at, such as `cluster.commit_numbers()[-100:]`; all by default. In a bucket
+                later entries are then not read, and `ends` of a commit have of its topics the partitions
+                that it or a commit after it, among these, wrote to.
         """
         if topic is not None:
             arguments.text("topic", topic)
-        start = arguments.whole_number("start", start, 0)
-        if end is not None:
-            end = arguments.whole_number("end", end, 0)
-        return self._commits().read(topic, start, end)
+        if getattr(numbers, "step", None) != 1 or numbers.start < 0:
+            arguments.refuse("numbers", numbers, "a range from 0 or more on, without steps")
+        return self._commits().read(topic, numbers)
 
-    def next_commit(self) -> int:
-        """Return a number above those of all commits in `history`: that of the next one, in a bucket of the next entry."""
-        return self._commits().next_number()
+    def commit_numbers(self) -> range:
+        """Return the numbers that commits in `history` may have, up to that of the next one, in a bucket of the next entry."""
+        return self._commits().numbers()
 
     def first_commit(self) -> int:
         """Return the number of the oldest commit that `history` still has."""
-        return self._commits().first_number()
+        return self._commits().numbers().start
 
     def find_commit(self, number: int) -> Commit:
         """Return the commit of a Spark job that has this number in `history`.

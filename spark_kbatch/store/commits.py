@@ -12,6 +12,7 @@ from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE, TopicPartition, ranges_shown
 
 APPEND, OVERWRITE = "append", "overwrite"  # modes
+ALL_COMMITS = range((1 << 63) - 1)  # in place of some numbers
 NOTHING_VISIBLE = "nothing is visible"  # an outcome of a commit
 
 
@@ -56,11 +57,14 @@ class Commit(NamedTuple):
     @property
     def job(self) -> str:
         """What was committed: a micro-batch of a query, a job, or a transaction."""
-        if self.author.query_id:
-            return f"micro-batch {self.sequence} of query {self.author.query_id}"
-        if self.sequence == NO_TRANSACTION_SEQUENCE:
-            return f"job {self.transactional_id}"
-        return f"transaction {self.sequence} of {self.transactional_id}"
+        number, query_id = self.sequence, self.author.query_id
+        return (
+            f"micro-batch {number} of query {query_id}"
+            if query_id
+            else f"job {self.transactional_id}"
+            if number == NO_TRANSACTION_SEQUENCE
+            else f"transaction {number} of {self.transactional_id}"
+        )
 
     @property
     def topics(self) -> list[str]:
@@ -111,22 +115,11 @@ class Commit(NamedTuple):
 class CommitHistory(Protocol):
     """The history of a place's commits."""
 
-    def read(
-        self, topic: str | None = None, start: int = 0, end: int | None = None
-    ) -> Iterator[Commit]:
-        """Yield the commits, or only those that touched a topic, newest first.
+    def read(self, topic: str | None = None, numbers: range = ALL_COMMITS) -> Iterator[Commit]:
+        """Yield the commits with these numbers, or only those that touched a topic, newest first."""
 
-        Args:
-            topic: which they touched.
-            start: the first number to look at.
-            end: the number to stop before; None for all that there are.
-        """
-
-    def next_number(self) -> int:
-        """Return a number above those of all commits, and not above that of the next one."""
-
-    def first_number(self) -> int:
-        """Return the number of the oldest commit that is kept, or of the next one if there is none."""
+    def numbers(self) -> range:
+        """Return the numbers that commits which are kept may have, up to that of the next one; empty if there is none."""
 
     def find(self, number: int) -> Commit:
         """Return the commit with this number.

@@ -8,21 +8,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from spark_kbatch.errors import GroupIdNotFoundError
-from spark_kbatch.web.charts import LINES_MAX, Chart, line_chart
+from spark_kbatch.web.charts import LINES_MAX, chart
 from spark_kbatch.web.history import LAG
-from spark_kbatch.web.site import number_shown, shown_page, site_of
+from spark_kbatch.web.site import shown_page, site_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from starlette.requests import Request
 
     from spark_kbatch.model import ConsumerGroup
     from spark_kbatch.web.site import Site
 
 GROUPS_SHOWN = 100  # on one page
-PARTITIONS_SHOWN = 500  # on one page
-MEMBERS_SHOWN = 100
+PARTITIONS_SHOWN = 500  # on one page, and as many members
 _GROUPS_FRESH_S = 5.0  # all groups are read at once
 
 
@@ -30,11 +27,15 @@ def groups(request: Request) -> Response:
     """Show the groups, a page of them at a time, and the lag of those that are furthest behind."""
     site = site_of(request)
     found = _groups(site)
-    page = shown_page(request, found, GROUPS_SHOWN)
     behind = sorted(found, key=lambda one: -one.lag)[:LINES_MAX]
-    title = "Lag of the groups that are furthest behind" if len(found) > len(behind) else "Lag"
+    lines = site.samples.series(LAG, *(one.group_id for one in behind))
     return site.page(
-        request, "groups.html", page=page, chart=_lag(site, title, [one.group_id for one in behind])
+        request,
+        "groups.html",
+        page=shown_page(request, found, GROUPS_SHOWN),
+        chart=chart(
+            "lag", "Lag of the groups that are furthest behind over time, in records", *lines
+        ),
     )
 
 
@@ -48,9 +49,9 @@ def group(request: Request) -> Response:
         request,
         "group.html",
         group=one,
-        members=one.members[:MEMBERS_SHOWN],
+        members=one.members[:PARTITIONS_SHOWN],
         page=shown_page(request, list(one.offsets.items()), PARTITIONS_SHOWN),
-        chart=_lag(site, "Lag", [group_id]),
+        chart=chart("lag", "Lag over time, in records", *site.samples.series(LAG, group_id)),
     )
 
 
@@ -59,9 +60,3 @@ ROUTES = [Route("/groups", groups), Route("/groups/group", group)]
 
 def _groups(site: Site) -> list[ConsumerGroup]:
     return site.recent("groups", site.cluster.groups, fresh_s=_GROUPS_FRESH_S)
-
-
-def _lag(site: Site, title: str, group_ids: Sequence[str]) -> Chart | None:
-    """Return a chart of the lag of a few groups, as far as samples have it."""
-    times_ms, lines = site.samples.series(LAG, *group_ids)
-    return line_chart("lag", f"{title} over time, in records", times_ms, lines, number_shown)

@@ -11,10 +11,12 @@ that of its size, of which a deletion of old segments takes something away; ther
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +39,7 @@ _COST = 100  # times what a sample takes is the least time to the next
 _ENDS_WITHIN_S = 5.0
 
 _Values = dict[tuple[str, str], float]
+_Series = dict[tuple[str, str], np.ndarray]
 
 
 class Samples:
@@ -58,11 +61,9 @@ class Samples:
     ) -> None:
         self._cluster, self._every_s, self._clock, self._follow = cluster, every_s, clock, follow
         self._of_day_ms = now_ms() - clock()  # what the clock lacks
-        self._mutex = threading.Lock()  # guards _times_ms, _series and _taken
-        self._times_ms = np.zeros(SAMPLES, np.int64)  # a ring, as are all series
-        self._series: dict[tuple[str, str], np.ndarray] = {}
-        self._taken = 0
-        self._before: tuple[int, Mapping[str, tuple[float, float]]] | None = None
+        # Times and series, each as long as these; replaced by each sample, so that readers need no lock.
+        self._kept: tuple[list[int], _Series] = [], {}
+        self._before: tuple[int, _Values] = 0, {}  # when topics were looked at, and what they had
         self._failed: set[str] = set()  # what could not be looked at last time
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kbatch-samples", daemon=True)
@@ -72,10 +73,9 @@ class Samples:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, without waiting long for a sample in progress. May be called again, or before `start`."""
+        """End the thread, without waiting long for a sample in progress. May be called again."""
         self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join(_ENDS_WITHIN_S)
+        self._thread.join(_ENDS_WITHIN_S)
 
     def series(self, kind: str, *names: str) -> tuple[list[int], dict[str, list[float]]]:
         """Return what is known over time of topics, of all of them, or of groups.
@@ -83,21 +83,16 @@ class Samples:
         Returns:
             Times of day in ms, ascending, and values at these times, by name; NaN where not known.
         """
-        with self._mutex:
-            taken = np.arange(max(0, self._taken - SAMPLES), self._taken) % SAMPLES
-            found = {name: self._series.get((kind, name)) for name in names}
-            lines = {name: one[taken].tolist() for name, one in found.items() if one is not None}
-            return self._times_ms[taken].tolist(), lines
+        times_ms, series = self._kept
+        return times_ms, {
+            name: series[kind, name].tolist() for name in names if (kind, name) in series
+        }
 
     def latest(self, kind: str, name: str = WHOLE) -> float:
         """Return the mean of the last few samples; NaN if nothing is known."""
-        values = self.series(kind, name)[1].get(name, [])
-        known = [value for value in values[-_LATEST:] if not math.isnan(value)]
+        values = self.series(kind, name)[1].get(name, [])[-_LATEST:]
+        known = [value for value in values if not math.isnan(value)]
         return sum(known) / len(known) if known else math.nan
-
-    def pause_s(self, took_s: float) -> float:
-        """Return how long to wait for the next sample after one that took some time."""
-        return max(self._every_s, _COST * took_s)
 
     def sample(self) -> None:
         """Take a sample; what cannot be looked at is missing in it."""
@@ -110,41 +105,33 @@ class Samples:
                 if what not in self._failed and not self._ended.is_set():
                     logger.warning("rates and lag have a gap, as %s cannot be read: %s", what, error)  # fmt: skip
                 self._failed.add(what)
-        with self._mutex:
-            slot = self._taken % SAMPLES
-            for one in self._series.values():
-                one[slot] = math.nan
-            if slot == 0:  # those that are gone since the last round make room
-                known = [key for key, one in self._series.items() if not np.isnan(one).all()]
-                self._series = {key: self._series[key] for key in known}
-            for key, value in values.items():
-                if key in self._series or len(self._series) < _SERIES_MAX:
-                    self._series.setdefault(key, np.full(SAMPLES, math.nan))[slot] = value
-            self._times_ms[slot] = at_ms + self._of_day_ms
-            self._taken += 1
+        times_ms, series = self._kept
+        unknown = np.full(len(times_ms), math.nan)
+        lines = {
+            key: np.append(series.get(key, unknown), values.get(key, math.nan))[-SAMPLES:]
+            for key in itertools.islice(dict.fromkeys([*series, *values]), _SERIES_MAX)
+        }
+        known = {key: line for key, line in lines.items() if not np.isnan(line).all()}
+        self._kept = [*times_ms, at_ms + self._of_day_ms][-SAMPLES:], known
 
     def _rates(self, at_ms: int) -> _Values:
         """Return the rates of all topics since the last look at them."""
         self._follow()
-        names, ends = self._cluster.topic_names(), dict[str, tuple[float, float]]()
+        names, ends = self._cluster.topic_names(), defaultdict[tuple[str, str], float](float)
         for one in self._cluster.describe(names) if names else ():
-            end = math.nan if one.error else one.offsets.high_watermark
-            size = math.nan if one.size_in_bytes < 0 else one.size_in_bytes
-            held = ends.get(one.topic_partition.topic, (0.0, 0.0))
-            ends[one.topic_partition.topic] = held[0] + end, held[1] + size
-        before, self._before = self._before, (at_ms, ends)
-        rates = _Values()
-        if before is None or at_ms <= before[0]:
-            return rates
-        for number, kind in enumerate((RECORDS, BYTES)):
-            grown = {
-                (kind, name): (ends[name][number] - was[number]) * 1000 / (at_ms - before[0])
-                for name, was in before[1].items()
-                if name in ends
-            }
-            known = {key: rate for key, rate in grown.items() if rate >= 0}
-            if known or not ends:
-                rates |= {(kind, WHOLE): sum(known.values()), **known}
+            topic, size = one.topic_partition.topic, one.size_in_bytes
+            ends[RECORDS, topic] += math.nan if one.error else one.offsets.high_watermark
+            ends[BYTES, topic] += math.nan if size < 0 else size
+        (before_ms, before), self._before = self._before, (at_ms, ends)
+        rates = {
+            key: (end - before[key]) * 1000 / max(at_ms - before_ms, 1)
+            for key, end in ends.items()
+            if end >= before.get(key, math.inf)
+        }
+        for kind in (RECORDS, BYTES):
+            known = [rate for (of, _), rate in rates.items() if of == kind]
+            if known:
+                rates[kind, WHOLE] = sum(known)
         return rates
 
     def _lags(self, _at_ms: int) -> _Values:
@@ -156,4 +143,4 @@ class Samples:
         while not self._ended.wait(pause_s):
             began_ms = since_boot_ms()
             self.sample()
-            pause_s = self.pause_s((since_boot_ms() - began_ms) / 1000)
+            pause_s = max(self._every_s, _COST * (since_boot_ms() - began_ms) / 1000)

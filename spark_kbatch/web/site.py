@@ -84,7 +84,7 @@ class Site:
         self._templates.filters |= {
             "bytes": size_shown,
             "number": lambda number: f"{number:,}",
-            "rate": rate_shown,
+            "rate": number_shown,
             "time": lambda ms: iso_time(ms) or "",
             "ago": lambda ms: age_shown(now_ms() - ms),
             "visible": visible,
@@ -219,15 +219,10 @@ def size_shown(size_in_bytes: float) -> str:
 
 
 def number_shown(number: float) -> str:
-    """Return a number, with a decimal only if it is not whole."""
-    return f"{number:,.{0 if number == int(number) else 1}f}"
-
-
-def rate_shown(rate: float) -> str:
-    """Return how much there is in a second, with decimals only if it is little; nothing if that is not known."""
-    if math.isnan(rate):
+    """Return a number, with decimals only if it is little; nothing if it is not known."""
+    if math.isnan(number):
         return ""
-    return f"{rate:,.{0 if rate >= 10 or rate == int(rate) else 1 if rate >= 1 else 3}f}"
+    return f"{number:,.{0 if number >= 10 or number == int(number) else 1 if number >= 1 else 3}f}"
 
 
 def age_shown(age_ms: int) -> str:

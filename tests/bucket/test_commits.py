@@ -104,21 +104,21 @@ def test_a_part_of_it_reads_no_later_entries(tmp_path: Path) -> None:
 
         for place, every in ((folder, of_folder), (bucket, found)):
             start, end = every[4].number, every[1].number
-            part = [*place.history(start=start, end=end)]
+            part = [*place.history(numbers=range(start, end))]
             assert [*map(without_ends, part)] == [*map(without_ends, every[2:5])]
-            assert place.next_commit() == every[0].number + 1
-            assert [*place.history(end=every[0].number + 1)] == every
-            assert not [*place.history(start=place.next_commit())]
-            assert not [*place.history(end=0)]
+            next_number = every[0].number + 1
+            assert place.commit_numbers() == range(place.first_commit(), next_number)
+            assert [*place.history(numbers=range(next_number))] == every
+            assert not [*place.history(numbers=range(next_number, next_number + 9))]
+            assert not [*place.history(numbers=range(0))]
 
-        assert [*folder.history(start=1, end=2)] == [
-            of_folder[-2]
-        ]  # its ends are known in a folder
+        # Its ends are known in a folder.
+        assert [*folder.history(numbers=range(1, 2))] == [of_folder[-2]]
         objects.taken()
-        (overwriting,) = bucket.history(start=numbers[0], end=numbers[0] + 1)
+        (overwriting,) = bucket.history(numbers=range(numbers[0], numbers[0] + 1))
         assert overwriting == found[0]  # the newest
         cost = objects.taken()
-        (one,) = bucket.history(start=numbers[4], end=numbers[4] + 1)
+        (one,) = bucket.history(numbers=range(numbers[4], numbers[4] + 1))
         assert objects.taken() == cost == {"get ledger": 2}  # it, and a look for news
     assert one.ends.items() < found[4].ends.items()
     assert {*one.offsets} == {*one.ends}
@@ -131,7 +131,7 @@ def test_the_topics_of_an_overwrite_without_records_are_known_without_later_entr
         wrote(cluster.address, {0: ["b"]})
         newest, overwriting, _ = cluster.history()
 
-        (found,) = cluster.history(start=overwriting.number, end=newest.number)
+        (found,) = cluster.history(numbers=range(overwriting.number, newest.number))
 
     assert overwriting.records_count == 0
     assert found == overwriting

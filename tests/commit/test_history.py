@@ -126,14 +126,17 @@ def test_a_part_of_the_history_is_read_by_numbers(
     for topic in ("clicks", "views", "clicks", "clicks", "views"):
         write(cluster, (topic, 0))
 
-    def numbers(topic: str | None = None, **bounds: int) -> list[int]:
-        return [commit.number for commit in cluster.history(topic, **bounds)]
+    def numbers(*of: int, topic: str | None = None) -> list[int]:
+        return [commit.number for commit in cluster.history(topic, numbers=range(*of))]
 
-    assert numbers(start=1, end=4) == [3, 2, 1]
-    assert numbers("clicks", start=1, end=4) == [3, 2]
-    assert numbers(start=3) == numbers(start=3, end=99) == [4, 3]
-    assert numbers(start=5) == numbers(end=0) == numbers(start=3, end=3) == []
-    assert cluster.next_commit() == 5
+    assert numbers(1, 4) == [3, 2, 1]
+    assert numbers(1, 4, topic="clicks") == [3, 2]
+    assert numbers(3, 5) == numbers(3, 99) == [4, 3]
+    assert numbers(5, 99) == numbers(0) == numbers(3, 3) == numbers(3, 2) == []
+    assert cluster.commit_numbers() == range(5)
+    for wrong in (range(-1, 2), range(0, 4, 2), [1, 2]):
+        with pytest.raises(ConfigError, match="without steps"):
+            cluster.history(numbers=wrong)  # type: ignore[arg-type]
 
 
 def test_the_history_of_a_topic_leaves_out_other_topics(cluster: Cluster) -> None:

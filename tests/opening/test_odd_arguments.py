@@ -46,6 +46,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "alter_group_offsets": {"group_id": "app", "offsets": {EVENTS: 1}},
     "collect_garbage": {"topics": ["events"], "staging_retention_ms": 60_000, "dry_run": False},
     "delete_group": {"group_id": "app"},
+    "commit_numbers": {},
     "create_partitions": {"name": "events", "total_count": 4},
     "create_topic": {
         "name": "new", "partitions": 1, "replication_factor": 1, "config": {}, "exist_ok": True,
@@ -64,11 +65,10 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "groups": {},
     "has": {"part": "groups"},
-    "history": {"topic": "events", "start": 0, "end": 1},
+    "history": {"topic": "events", "numbers": range(1)},
     "list_offsets": {"wanted": {EVENTS: "latest"}, "isolation_level": "read_committed"},
     "log_dirs": {},
     "metrics": {},
-    "next_commit": {},
     "partitions": {"topic": "events"},
     "peek": {
         "topic": "events", "partitions": [0], "start": None, "end": 3, "count": 2, "key": "a", "where": "offset >= 0",

@@ -137,7 +137,7 @@ def test_no_secret_is_shown(servers: str) -> None:
 
 ONLY_IN_FOLDERS: dict[str, dict[str, Any]] = {
     "collect_garbage": {}, "elect_unclean": {"topic": "events"}, "export": {"topic": "events", "to": "x"},
-    "find_commit": {"number": 0}, "first_commit": {}, "history": {}, "log_dirs": {}, "metrics": {}, "next_commit": {},
+    "commit_numbers": {}, "find_commit": {"number": 0}, "first_commit": {}, "history": {}, "log_dirs": {}, "metrics": {},
     "repair": {}, "replace_log_dir": {"node_id": 0}, "replicas": {"topics": "events"}, "replicate": {},
     "running_server": {}, "serve": {}, "verify": {},
 }  # fmt: skip

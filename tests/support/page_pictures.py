@@ -44,7 +44,7 @@ class Picture(NamedTuple):
 _COLUMNS = "carrier string, flight int, origin string, dest string, dep_delay int"
 PICTURES = {
     "ui.png": Picture("/", 1040, 870),
-    "ui-topic.png": Picture("/topics/flights?span=day", 1040, 985),
+    "ui-topic.png": Picture("/topics/flights", 1040, 960),
     "ui-records.png": Picture(
         f"/topics/flights/records?show=json-columns&schema={quote_plus(_COLUMNS)}", 1280, 760
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,14 +12,14 @@ from hypothesis import strategies as st
 
 from spark_kbatch import Cluster
 from spark_kbatch.web import charts
-from spark_kbatch.web.charts import bars, line_chart
+from spark_kbatch.web.charts import Chart, chart
 from spark_kbatch.web.history import BYTES, RECORDS, Samples
 from spark_kbatch.web.serving import WebServer
-from spark_kbatch.web.site import Site, number_shown, rate_shown, size_shown
+from spark_kbatch.web.site import Site, number_shown, size_shown
 from tests.support import builders
 from tests.support.pages import Visitor
 from tests.support.shown_numbers import charts as charts_in
-from tests.support.shown_numbers import points, table
+from tests.support.shown_numbers import table
 
 HOUR_MS = 3_600_000
 START_MS = 1_729_857_600_000  # 2024-10-25T12:00:00Z
@@ -72,7 +71,7 @@ def test_a_line_is_in_proportion_to_its_table_and_a_gap_is_a_gap(
 
     found = charts_in(visitor.get("/").text)["records"]
 
-    assert found.table[0] == ["Time (UTC)", "records"]
+    assert found.table[0] == ["Time (UTC)", "Records written per second"]
     shown = ["10", "25", "not known", "40", "not known", "0", "5"]
     assert [row[1] for row in found.table[1:]] == [*reversed(shown)]  # the newest first
     assert found.table[-1][0] == "2024-10-25 12:00:00"
@@ -127,44 +126,15 @@ def test_partitions_side_by_side_are_in_proportion_to_their_table(
     assert sizes[0] / sizes[2] == pytest.approx(known[0] / known[2], rel=0.01)
 
 
-def test_the_rate_by_times_counts_the_records_of_each_part_of_a_span(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_ms = START_MS
-    monkeypatch.setattr("spark_kbatch.web.topics.now_ms", lambda: now_ms)
-    with Cluster(tmp_path / "c", create=True) as cluster:
-        cluster.create_topic("events", 2)
-        with cluster.producer() as producer:
-            for minutes, count in ((90, 7), (59, 60), (11, 240), (1, 120)):
-                for number in range(count):
-                    at_ms = now_ms - minutes * 60_000 + number
-                    producer.send("events", value="v", partition=number % 2, timestamp=at_ms)
-        with WebServer(Site(cluster), "127.0.0.1", 0, token=None) as pages:
-            of_hour = charts_in(Visitor(pages, None).get("/topics/events").text)["times"]
-            of_day = charts_in(Visitor(pages, None).get("/topics/events?span=day").text)["times"]
-
-    rates = [row[1] for row in reversed(of_hour.table[1:])]
-    # In parts of two minutes.
-    assert {number: rate for number, rate in enumerate(rates) if rate != "0"} == {
-        0: "0.500", 24: "2", 29: "1",
-    }  # fmt: skip
-    assert len(rates) == 30
-    (line,) = of_hour.lines.values()
-    assert [point[1] for point in line if point and point[1]] == [250, 1000, 500]
-    by_day = [row[1] for row in reversed(of_day.table[1:])]
-    counts = [round(float(rate) * 48 * 60) for rate in by_day]
-    assert [count for count in counts if count] == [pytest.approx(67, abs=2), 360]
+def drawn(site: Site, one: Chart | None) -> str:
+    assert one is not None
+    template = '{% from "charts.html" import chart as drawn %}{{ drawn(one) }}'
+    return site._templates.from_string(template).render(one=one)
 
 
-def test_hostile_names_are_text_in_charts(site: Site, visitor: Visitor) -> None:
-    chart = line_chart(
-        "x", "<b>&\x1b", [START_MS], {"<script>": [1.0], "&amp;\x00": [2.0]}, number_shown
-    )
-    template = site._templates.from_string(
-        '{% from "charts.html" import chart as drawn %}{{ drawn(one) }}'
-    )
-
-    text = template.render(one=chart)
+def test_hostile_names_are_text_in_charts(site: Site) -> None:
+    lines = {"<script>": [1.0], "&amp;\x00": [2.0]}
+    text = drawn(site, chart("x", "<b>&\x1b", [START_MS], lines))
 
     assert "<script" not in text
     found = charts_in(text)["x"]
@@ -173,57 +143,80 @@ def test_hostile_names_are_text_in_charts(site: Site, visitor: Visitor) -> None:
     assert found.table[0] == ["Time (UTC)", "<script>", r"&amp;\x00"]
 
 
-def test_one_value_is_a_dot_in_the_middle() -> None:
-    chart = line_chart("x", "one", [START_MS], {"a": [7.0]}, number_shown)
+def test_one_value_is_a_dot_in_the_middle(site: Site) -> None:
+    found = charts_in(drawn(site, chart("x", "one", [START_MS], {"a": [7.0]})))["x"]
 
-    assert chart is not None
-    assert chart.lines["a"].endswith("h0")
-    assert points(chart.lines["a"]) == [(500, 875)]
-    assert [tick.label for tick in chart.places] == ["2024-10-25 12:00:00"]
-    alone = line_chart(
-        "x", "one", [0, 1, 2, 3], {"a": [1.0, math.nan, 1.0, math.nan]}, number_shown
-    )
-    assert alone is not None
-    assert re.findall("h0", alone.lines["a"]) == ["h0", "h0"]
+    assert found.lines["one"] == [(500, 875)]
+    assert found.places == [(50, "12:00:00")]
+    values = [1.0, math.nan, 1.0, 1.0, math.nan]
+    path = drawn(site, chart("x", "one", range(0, 5000, 1000), {"a": values})).partition("<path class=\"line")[2]  # fmt: skip
+    assert re.findall("([ML][^h]*?)(h0)?\n", path.partition('"/>')[0]) == [
+        ("M0.0 0.0", "h0"), ("M500.0 0.0", "h0"), ("L750.0 0.0", ""),
+    ]  # fmt: skip
 
 
 def test_charts_of_nothing_are_none() -> None:
-    assert line_chart("x", "none", [], {}, number_shown) is None
-    assert line_chart("x", "none", [1], {"a": [math.nan]}, number_shown) is None
-    assert bars("x", "none", "Partition", {}, number_shown) is None
+    assert chart("x", "none", [], {}) is None
+    assert chart("x", "none", [1], {"a": [math.nan]}) is None
+    assert chart("x", "none", [], {"a": []}, bars=[]) is None
 
 
-def test_events_at_one_moment_stand_in_the_middle() -> None:
-    chart = bars("x", "now", "Commit", {"a": 1.0, "b": 2.0}, number_shown, times_ms=[5, 5])
+def test_events_at_one_moment_stand_in_the_middle(site: Site) -> None:
+    one = chart("x", "now", [5, 5], {"records": [1, 2]}, bars=["Commit 3", "Commit 4"])
 
-    assert chart is not None
-    assert [(bar.x, bar.height) for bar in chart.bars] == [(497, 500), (497, 1000)]
+    assert charts_in(drawn(site, one))["x"].bars == [
+        ("Commit 3: 1", 497, 500), ("Commit 4: 2", 497, 1000),
+    ]  # fmt: skip
+
+
+def test_what_is_not_known_has_no_bar(site: Site) -> None:
+    bars = ["Partition 0", "Partition 1"]
+    one = chart("x", "sizes", [0, 1], {"a": [math.nan, 2]}, bars=bars, of_times=False)
+
+    assert charts_in(drawn(site, one))["x"].bars == [("Partition 1: 2", 550, 1000)]
+    assert one is not None
+    assert one.summary == "From Partition 0 to Partition 1: from 2 to 2."
 
 
 @given(st.floats(0, 1e18), st.sampled_from([1000, 1024]))
 def test_an_axis_reaches_its_largest_value_in_at_most_four_round_steps(
     largest: float, unit: int
 ) -> None:
-    end, texts = charts._axis(largest, unit, repr)
+    one = chart("x", "axis", [0], {"a": [largest]}, unit=unit)
 
-    steps = len(texts) - 1
+    assert one is not None
+    steps = len(one.steps) - 1
     assert 1 <= steps <= 4
-    assert end >= largest * (1 - 1e-6)
-    assert largest == 0 or end <= largest * 2.5 or steps == 1
-    step = end / steps
-    scale = unit ** round(math.log(step, unit)) if unit == 1024 and step >= 1 else 1
-    digits = f"{step / scale:.6e}" if unit == 1000 else ""
-    assert unit == 1024 or digits[:8] in ("1.000000", "2.000000", "5.000000")
+    assert one.end >= largest
+    assert largest == 0 or one.end <= largest * 2 or steps == 1
+    step = one.end / steps
+    assert math.log2(step) % 1 == 0 if unit == 1024 else f"{step:.6e}"[:8] in (
+        "1.000000", "2.000000", "5.000000",
+    )  # fmt: skip
 
 
 @given(st.integers(-(10**12), 10**14), st.integers(0, 10**13))
 def test_times_on_an_axis_are_round_few_and_within_it(left: int, span: int) -> None:
-    ticks = charts._times(left, left + span)
+    ticks = charts._ticks(left, left + max(span, 1000), of_times=True)
 
-    assert len(ticks) <= 5
-    assert all(0 <= tick.percent <= 100 for tick in ticks)
-    assert sorted(ticks) == ticks
-    assert all(tick.anchor == "middle" or tick.percent < 10 or tick.percent > 90 for tick in ticks)
+    assert 1 <= len(ticks) <= 5
+    assert all(0 <= percent <= 100 for percent, _ in ticks)
+    assert sorted(ticks, key=lambda tick: tick[0]) == ticks
+
+
+@pytest.mark.parametrize(
+    ("count", "labels"), [(1, ["0"]), (2, ["0", "1"]), (3, ["0", "1", "2"]), (12, ["0", "5", "10"])]
+)
+def test_partitions_on_an_axis_have_whole_numbers(count: int, labels: list[str]) -> None:
+    one = chart("x", "sides", range(count), {"a": [1] * count}, bars=["b"] * count, of_times=False)
+
+    assert one is not None
+    assert [label for _, label in one.ticks] == labels
+    assert [percent for percent, label in one.ticks] == pytest.approx(
+        [100 * (int(label) + 0.5) / count for label in labels]
+    )
+    assert list(one.places) == pytest.approx([1000 * (n + 0.5) / count for n in range(count)])
+    assert one.bar == pytest.approx(800 / count)
 
 
 @pytest.mark.parametrize(
@@ -236,10 +229,11 @@ def test_times_on_an_axis_are_round_few_and_within_it(left: int, span: int) -> N
     ],
 )
 def test_times_are_shown_as_a_person_would(span_ms: int, labels: list[str]) -> None:
-    assert [tick.label for tick in charts._times(START_MS, START_MS + span_ms)] == labels
+    ticks = charts._ticks(START_MS, START_MS + span_ms, of_times=True)
+    assert [label for _, label in ticks] == labels
 
 
 def test_rates_are_shown_without_decimals_that_say_nothing() -> None:
-    shown = [rate_shown(rate) for rate in (math.nan, 0, 0.25, 1, 2.56, 10.4, 12345.6)]
+    shown = [number_shown(rate) for rate in (math.nan, 0, 0.25, 1, 2.56, 10.4, 12345.6)]
     assert shown == ["", "0", "0.250", "1", "2.6", "10", "12,346"]
     assert size_shown(1536) == "1.5 KiB"

@@ -121,7 +121,7 @@ def test_a_filter_shows_commits_to_one_topic_and_the_topic_leads_there(cluster: 
         topic = visitor.get("/topics/events").text
 
     assert found == [numbers[0], numbers[2]]
-    assert "There is no commit that touched “&lt;b&gt;none” among the 256 newest." in none
+    assert "There is no commit that touched “&lt;b&gt;none” among the 100 newest." in none
     assert 'href="/commits?topic=events"' in topic
     if cluster.has("disks"):  # which cost nothing there
         assert len(charts(topic)["commits"].bars) == 2
@@ -132,7 +132,6 @@ def test_a_filter_shows_commits_to_one_topic_and_the_topic_leads_there(cluster: 
 def test_older_commits_are_a_page_further_on(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commits, "COMMITS_SHOWN", 2)
     monkeypatch.setattr(commits, "LOOKED_AT", 3)
     for topic in ("more", "events", "events", "events", "events", "events", "events", "more"):
         wrote(cluster, {0: 1}, topic=topic)
@@ -146,7 +145,7 @@ def test_older_commits_are_a_page_further_on(
         beyond = visitor.get("/commits?before=99999999999999999").text
         odd = visitor.get("/commits?before=-1x").text
 
-    newest = [str(number) for number in numbers[:2]]
+    newest = [str(number) for number in numbers[:3]]
     assert [row[0] for row in table(beyond, "Commit")] == newest
     assert [row[0] for row in table(odd, "Commit")] == newest
 

@@ -199,8 +199,8 @@ def test_only_the_last_samples_are_kept_and_what_is_gone_makes_room(
         place.lags["new"] = number
         after(1)
 
-    assert samples._series.keys() == {(RECORDS, ""), (BYTES, ""), (LAG, "new")}
-    assert values(samples, LAG, "old 0") == []
+    assert samples._kept[1].keys() == {(LAG, "new")}
+    assert values(samples, LAG, "old 0") == values(samples, LAG, "old 4") == []
     for number in range(SAMPLES):
         place.lags["new"] = number
         after(1)
@@ -210,9 +210,23 @@ def test_only_the_last_samples_are_kept_and_what_is_gone_makes_room(
     assert times == sorted(times)
 
 
-def test_samples_take_at_most_a_hundredth_of_the_time(samples: Samples) -> None:
-    assert samples.pause_s(0.01) == EVERY_S
-    assert samples.pause_s(2.0) == 200
+def test_samples_take_at_most_a_hundredth_of_the_time(
+    samples: Samples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took_ms = iter((10, 2_000))
+    now_ms = [0]
+    monkeypatch.setattr(history, "since_boot_ms", lambda: now_ms[0])
+    monkeypatch.setattr(samples, "sample", lambda: now_ms.append(now_ms.pop() + next(took_ms)))
+    pauses_s = list[float]()
+
+    def ended(pause_s: float) -> bool:
+        pauses_s.append(pause_s)
+        return len(pauses_s) == 3
+
+    monkeypatch.setattr(samples._ended, "wait", ended)
+    samples._run()
+
+    assert pauses_s == [0, EVERY_S, 200]
 
 
 def test_a_clock_that_stands_still_divides_by_nothing(
@@ -221,7 +235,7 @@ def test_a_clock_that_stands_still_divides_by_nothing(
     after(a=[(0, 0)])
     after(0, a=[(10, 10)])
 
-    assert values(samples, RECORDS, "a") == []
+    assert values(samples, RECORDS, "a") == [None, 10_000]
 
 
 def test_samples_start_and_end_with_the_server(tmp_path: Path) -> None:
@@ -229,11 +243,10 @@ def test_samples_start_and_end_with_the_server(tmp_path: Path) -> None:
         site = Site(cluster)
         assert not site.samples._thread.is_alive()
         with WebServer(site, "127.0.0.1", 0, token=None):
-            until(lambda: site.samples._taken == 1)
+            until(lambda: bool(site.samples._kept[0]))
             assert site.samples._thread.is_alive()
         assert not site.samples._thread.is_alive()
         site.samples.close()  # again
-    Samples(cluster, EVERY_S).close()  # before it was started
 
 
 def test_samples_of_a_real_place_count_what_was_written(tmp_path: Path) -> None:

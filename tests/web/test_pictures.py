@@ -31,7 +31,9 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
         site = Site(cluster)
         live(cluster, site.samples)
         with (
-            mock.patch.object(site.samples, "start"),  # it would take a sample of today
+            mock.patch.multiple(
+                site.samples, start=mock.DEFAULT, close=mock.DEFAULT
+            ),  # or there is one of today
             time_machine.travel(NOW),
             WebServer(site, "127.0.0.1", 0, token=None) as pages,
         ):
