@@ -419,7 +419,7 @@ def describe(ledger: SharedLedger) -> BucketDescription:
 
 
 def describe_ledger(ledger: SharedLedger) -> LedgerDescription:
-    """Return the length and age of a cluster's ledger, by a read of what is new and two lists of a page each.
+    """Return the length and age of a cluster's ledger, by a read of what is new and three lists of a page each.
 
     Raises as `Ledger.follow` and `Objects.list`.
     """
@@ -434,10 +434,13 @@ def describe_ledger(ledger: SharedLedger) -> LedgerDescription:
             )
             for at in (state.horizon, state.number - 1)
         )
+        # The state goes on from the one that was opened, which others may have followed by more since.
+        later = ledger.objects.list(names.CHECKPOINTS, names.root_name(state.checkpoint))
+        newest = max((names.number_of(one.name) for one in later), default=state.checkpoint)
         return LedgerDescription(
             state.number + 1,
             state.time_ms,
-            state.number - state.checkpoint,
+            max(state.number - newest, 0),
             first_ms,
             state.time_ms - last_ms,
         )

@@ -13,8 +13,9 @@ Names are chosen by one rule, so that dashboards and alerts for Kafka find what 
 A total is one of this process, since it has the server or the cluster; a commit's number is the place's own. What is
 not known, such as the lag of a group that has committed nothing, is left out.
 
-A scrape of a bucket lists none of its data: it reads what is new in the ledger, and lists two entries. So it has
-no sizes of partitions; `kbatch describe --prometheus`, which looks at everything once, has them.
+A scrape of a bucket lists none of its data: it reads what is new in the ledger, and lists two entries and the newest
+checkpoints. So it has no sizes of partitions; `kbatch describe --prometheus`, which looks at everything once, has them.
+Nothing is written, not even to see whether a log dir can be: a write for each disk and scrape tells little more.
 
 Source: https://github.com/prometheus/jmx_exporter, examples/kafka-2_0_0.yml; Kafka docs/operations/monitoring.md;
 https://github.com/danielqsj/kafka_exporter; https://prometheus.io/docs/practices/naming/.
@@ -239,8 +240,8 @@ _Add: TypeAlias = Callable[[_Families], None]
 class _PlaceMetrics:
     """Metrics of a place, by its public `Cluster`."""
 
-    def __init__(self, cluster: Cluster, bucket: BucketDescription | None, *, writes: bool) -> None:
-        self._cluster, self._bucket, self._writes = cluster, bucket, writes
+    def __init__(self, cluster: Cluster, bucket: BucketDescription | None) -> None:
+        self._cluster, self._bucket = cluster, bucket
         self._newest: Commit | None = None
         self._told: dict[str, str] = {}  # errors, by part
 
@@ -322,7 +323,7 @@ class _PlaceMetrics:
 
     def _add_log_dirs(self, found: _Families) -> None:
         disks = store_of(self._cluster).disks
-        for one in disks.log_dirs(writes=self._writes) if disks is not None else ():
+        for one in disks.log_dirs(writes=False) if disks is not None else ():
             is_offline = one.state == "offline"
             # Some network file systems tell no sizes.
             disk = None if is_offline else shutil.disk_usage(one.path)
@@ -411,8 +412,7 @@ class Exposition:
         Args:
             cluster: the place.
             bucket: of a bucket whose objects were all listed, as `kbatch describe` does; for one look.
-            server: that serves the place; its process's memory, CPU time and open files are told too. Without one
-                nothing is written, not even to see whether a log dir can be written.
+            server: that serves the place; its process's memory, CPU time and open files are told too.
 
         Raises:
             ConfigError: the package prometheus-client is missing.
@@ -424,7 +424,7 @@ class Exposition:
                 f"metrics for Prometheus need the package prometheus-client: {INSTALL_EXTRA.format('metrics')}"
             ) from None
         self._client, self._server = prometheus_client, server
-        self._place = _PlaceMetrics(cluster, bucket, writes=server is not None)
+        self._place = _PlaceMetrics(cluster, bucket)
         self._registry = prometheus_client.CollectorRegistry()
         self._registry.register(self)
         if server is not None:
