@@ -66,7 +66,7 @@ class Site:
         every_s = _SAMPLED_EVERY_S if self.is_local else _FAR_SAMPLED_EVERY_S
         self.samples = Samples(self.cluster, every_s, follow=self.follow)
         self.exposition = Exposition(self.cluster, server=server)
-        self._look = functools.lru_cache(_KEPT_MAX)(lambda *_name: _Look())
+        self._look = functools.lru_cache(_KEPT_MAX)(lambda *_name: _Once())
         self._looking = threading.Lock()  # held while one visitor sees whether the place is ready
         self._is_ready = False
         self._templates = jinja2.Environment(
@@ -137,7 +137,7 @@ class Site:
         return self._is_ready
 
 
-class _Look:
+class _Once:
     """A look that visitors share."""
 
     def __init__(self) -> None:
