@@ -65,14 +65,14 @@ class Happenings:
         return next((one for one in self.newest_first() if one.entry.entry_id == entry_id), None)
 
 
-def newest_of(ledger: SharedLedger, last: int, count: int) -> list[Happening]:
-    """Return some entries of an open cluster up to entry `last`, newest first, by a request for each.
+def newest_of(ledger: SharedLedger, count: int) -> list[Happening]:
+    """Return the newest entries of an open cluster, newest first, by a request for each.
 
     Raises as `Happenings.newest_first`.
     """
     with ledger.state() as state:
         topics = {topic.topic_id: topic.name for topic in state.topics.values()}
-    return _told(next(ledger.windows(last, count), []), topics)
+    return _told(next(ledger.windows(state.number, count), []), topics)
 
 
 def _told(entries: Sequence[Entry], topics: dict[str, str]) -> list[Happening]:

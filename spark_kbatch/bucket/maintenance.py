@@ -108,6 +108,16 @@ class Stored(NamedTuple):
     size_in_bytes: int = 0
 
 
+class LedgerDescription(NamedTuple):
+    """The ledger of a cluster in a bucket at one moment: what of a description costs few requests."""
+
+    entries: int
+    last_entry_ms: int
+    entries_since_checkpoint: int
+    unmaintained_since_ms: int  # these as in BucketDescription
+    clock_ahead_ms: int
+
+
 class BucketDescription(NamedTuple):
     """A cluster in a bucket as it is at one moment."""
 
@@ -417,6 +427,23 @@ def ledger_ages_ms(objects: Objects, state: LedgerState) -> tuple[int, int]:
         for at in (state.horizon, state.number - 1)
     )
     return first_ms, state.time_ms - last_ms
+
+
+def describe_ledger(ledger: SharedLedger) -> LedgerDescription:
+    """Return the length and age of a cluster's ledger, by a read of what is new and three lists of a page each.
+
+    Raises as `Ledger.follow` and `Objects.list`.
+    """
+    with ledger.state() as state:
+        # The state goes on from the checkpoint that was opened, after which others may have made some.
+        later = ledger.objects.list(names.CHECKPOINTS, names.root_name(state.checkpoint))
+        newest = max((names.number_of(one.name) for one in later), default=state.checkpoint)
+        return LedgerDescription(
+            state.number + 1,
+            state.time_ms,
+            max(state.number - newest, 0),
+            *ledger_ages_ms(ledger.objects, state),
+        )
 
 
 def retained_from(

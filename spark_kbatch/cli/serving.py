@@ -20,7 +20,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.cli.output import print_json, print_line
 from spark_kbatch.cli.parameters import examples, json_option, log_format_option, settings_given
 from spark_kbatch.cli.paths import folder_argument
-from spark_kbatch.cli.ui import Visitors, listen_address, serve_pages, visitors_options
+from spark_kbatch.cli.ui import listen_address, serve_pages, visitors_options
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.opening.stores import cluster_to_write
 from spark_kbatch.options.server import ServerConfig, parse_address
@@ -86,9 +86,9 @@ def serve(
     flush: bool,
     given: dict[str, str],
     http: tuple[str, int] | None,
-    visitors: Visitors,
     create: bool,
     as_json: bool,
+    **visitors: Any,
 ) -> None:
     """Serve a cluster to any Kafka client.
 
@@ -99,7 +99,7 @@ def serve(
     for key in given:
         if topic_key(key) in _OPTIONS_OF_SERVE:
             raise click.UsageError(f"{key!r} is given by {_OPTIONS_OF_SERVE[topic_key(key)]}")
-    if http is None and visitors != Visitors():
+    if http is None and (visitors["token_file"] or visitors["hosts"] or not visitors["token"]):
         raise click.UsageError("--no-token, --token-file and --allow-host go with --http")
     options: dict[str, Any] = dict(given)
     _be_a_server()
@@ -119,7 +119,7 @@ def serve(
     ):
         url = None
         if http is not None:
-            pages, url = serve_pages(cluster, http, visitors, server)
+            pages, url = serve_pages(cluster, http, server, **visitors)
             closing.enter_context(pages)
         names = cluster.topic_names()
         if as_json:

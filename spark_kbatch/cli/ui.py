@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import stat
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -29,18 +28,9 @@ if TYPE_CHECKING:
     from spark_kbatch import Cluster, Server
     from spark_kbatch.web.serving import WebServer
 
-_TOKEN_LENGTH_MIN = 16
+_TOKEN = re.compile("[!-~]{16,}")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-class Visitors(NamedTuple):
-    """Who may look at the pages, as options say."""
-
-    token: bool = True
-    token_file: str | None = None
-    hosts: Sequence[str] = ()
-    registry: Mapping[str, str] = MappingProxyType({})  # that values are read with for them
 
 
 def listen_address(
@@ -56,30 +46,28 @@ def listen_address(
 
 
 def visitors_options(command: _Command) -> Callable[..., Any]:
-    """Add the options of pages and who may look to a command, which gets them as its argument `visitors`."""
+    """Add the options of pages and who may look to a command, which gets those of `serve_pages` by name."""
 
     @click.option("--token/--no-token", default=True, show_default=True, help="Whether the pages need a token. Without one, every user of this machine, and whoever else can connect, sees all records.")  # fmt: skip
     @click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="File with the token, for programs that ask again and again; by default a new random one is printed.")  # fmt: skip
     @click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help="Name by which browsers reach the pages, beside IP addresses and localhost; may be repeated.")  # fmt: skip
     @registry_options
     @functools.wraps(command)
-    def with_visitors(
-        *given: Any,
-        token: bool,
-        token_file: str | None,
-        hosts: tuple[str, ...],
-        registry: Mapping[str, str],
-        **named: Any,
-    ) -> Any:
-        if token_file and not token:
-            raise click.UsageError("--token-file and --no-token do not go together")
-        return command(*given, visitors=Visitors(token, token_file, hosts, registry), **named)
+    def with_visitors(*given: Any, **named: Any) -> Any:
+        return command(*given, **named)
 
     return with_visitors
 
 
 def serve_pages(
-    cluster: Cluster, address: tuple[str, int], visitors: Visitors, server: Server | None = None
+    cluster: Cluster,
+    address: tuple[str, int],
+    server: Server | None = None,
+    *,
+    token: bool,
+    token_file: str | None,
+    hosts: Sequence[str],
+    registry: Mapping[str, str],
 ) -> tuple[WebServer, str]:
     """Start to show the pages of a cluster; return their server, and the address to print.
 
@@ -97,31 +85,18 @@ def serve_pages(
         raise ConfigError(
             f"the pages need the package {package}: {INSTALL_EXTRA.format('ui')}"
         ) from None
-    if visitors.token_file:
-        token: str | None = _token_in(visitors.token_file)
-    else:
-        token = new_token() if visitors.token else None
-    pages = WebServer(
-        Site(cluster, server, visitors.registry), *address, token=token, hosts=visitors.hosts
-    )
-    return pages, f"{pages.url}?token={token}" if token and not visitors.token_file else pages.url
+    needed = _token_in(token_file) if token_file else new_token() if token else None
+    pages = WebServer(Site(cluster, server, registry), *address, token=needed, hosts=hosts)
+    return pages, f"{pages.url}?token={needed}" if needed and not token_file else pages.url
 
 
 def _token_in(path: str) -> str:
     token = Path(path).read_text("ascii", "replace").strip()
-    if (
-        len(token) < _TOKEN_LENGTH_MIN
-        or not token.isascii()
-        or not token.isprintable()
-        or " " in token
-    ):
+    if not _TOKEN.fullmatch(token):
         raise ConfigError(
-            f"{path} has no token: accepted is one word of at least {_TOKEN_LENGTH_MIN} ASCII "
-            "characters, such as `openssl rand -hex 32` makes"
+            f"{path} has no token: accepted is one word of at least 16 ASCII characters, such as "
+            "`openssl rand -hex 32` makes"
         )
-    if Path(path).stat().st_mode & stat.S_IROTH:
-        warning = f"every user of this machine can read the token in {path}: `chmod o-r` ends that"
-        click.echo(visible(f"kbatch: {warning}"), err=True)
     return token
 
 
@@ -138,10 +113,10 @@ def _token_in(path: str) -> str:
 def ui(
     path: str,
     listen: tuple[str, int],
-    visitors: Visitors,
     foreign_end: str | None,
     client: Mapping[str, str],
     as_json: bool,
+    **visitors: Any,
 ) -> None:
     """Show topics, records, groups and commits in a browser.
 
@@ -150,7 +125,7 @@ def ui(
     """
     asked = asked_to_stop()
     with open_readable(path, client, foreign_end) as cluster:
-        pages, url = serve_pages(cluster, listen, visitors)
+        pages, url = serve_pages(cluster, listen, **visitors)
         with pages:
             if as_json:
                 print_json(

@@ -14,19 +14,19 @@ Source: https://www.w3.org/TR/CSP3/, RFC 6265, RFC 6750.
 from __future__ import annotations
 
 import ipaddress
+import re
 import secrets
 from collections.abc import Iterable
-from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING
 
-from starlette.datastructures import URL, Headers, MutableHeaders, QueryParams
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 TOKEN_BYTES = 32
-LOOKS_MAX = 100  # requests in progress
 # What probes ask, who have no token; they tell nothing of what is stored.
 OPEN_PATHS = {"/health", "/ready"}
 # No script, nothing from elsewhere, in no frame of another page.
@@ -46,6 +46,10 @@ _NO_TOKEN = (
     "This page is for those who have its token. Open the address that `kbatch` printed when it "
     "started, which ends in ?token=...; a program sends the token as Authorization: Bearer TOKEN.\n"
 )
+_NO_HOST = (
+    "The host of this request is no address and no name of this server: ask by its IP address, or start "
+    "the server with --allow-host NAME.\n"
+)
 
 
 def new_token() -> str:
@@ -54,70 +58,19 @@ def new_token() -> str:
 
 
 class Access:
-    """The check in front of all pages; an ASGI middleware's settings.
+    """The check in front of all pages: an ASGI application around theirs.
 
     Args:
+        app: the pages.
         token: what visitors need; None lets everybody look who can connect.
         hosts: names that a request may ask for, beside addresses and localhost.
         port: of the server. Browsers send cookies to all ports of a host, so it is part of the cookie's name.
     """
 
-    def __init__(self, token: str | None, hosts: Iterable[str] = (), port: int = 0) -> None:
-        self._token = token
+    def __init__(self, app: ASGIApp, token: str | None, hosts: Iterable[str], port: int) -> None:
+        self._app, self._token = app, token
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
         self._cookie = f"kbatch-{port}"
-
-    def may_ask_for(self, host: str) -> bool:
-        """Return True if a request may have this `Host`."""
-        name = host.lower().rpartition(":")[0] if _has_port(host) else host.lower()
-        if name in self._hosts:
-            return True
-        try:
-            ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
-        except ValueError:
-            return False
-        return True
-
-    def is_token(self, given: str | None) -> bool:
-        """Return True if this is the token; takes the same time whatever is given."""
-        if self._token is None:
-            return True
-        return secrets.compare_digest((given or "").encode(), self._token.encode())
-
-    def may_look(self, headers: Headers) -> bool:
-        """Return True if a request's headers have the token."""
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self.is_token(given.strip()):
-            return True
-        # Of a request's cookies only ours is parsed: another program's may be in no form that we know.
-        cookies = SimpleCookie()
-        for one in headers.get("cookie", "").split(";"):
-            if one.strip().startswith(f"{self._cookie}="):
-                cookies.load(one)
-        found = cookies.get(self._cookie)
-        return self.is_token(found.value if found else None)
-
-    def admitting(self, scope: Scope, given: str) -> RedirectResponse:
-        """Return the answer to a visitor who gave the token in the address: a cookie, and the address without."""
-        query = URL(scope=scope).remove_query_params("token").query
-        # Of this site, whatever the path looks like: "//other" and "/\\other" would be another one. As it
-        # was sent, since names in it may have any characters.
-        path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\")
-        answer = RedirectResponse(f"{path}?{query}" if query else path, 303)
-        answer.set_cookie(self._cookie, given, httponly=True, samesite="strict")
-        return answer
-
-
-def _has_port(host: str) -> bool:
-    return host.rpartition(":")[2].isdecimal() and not host.endswith("]") and ":" in host
-
-
-class AccessMiddleware:
-    """Lets those requests through to the application that may look, but not too many at the same time."""
-
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app, self._access = app, access
-        self._looking = 0  # requests in progress; changed by the loop alone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or refuse one request."""
@@ -129,36 +82,45 @@ class AccessMiddleware:
                     headers.setdefault(name, value)
             await send(message)
 
-        answer = self._refusal(scope)
-        if answer is not None:
-            await answer(scope, receive, send_with_headers)
-            return
-        self._looking += 1
-        try:
-            await self._app(scope, receive, send_with_headers)
-        finally:
-            self._looking -= 1
+        answer = self._refusal(HTTPConnection(scope)) or self._app
+        await answer(scope, receive, send_with_headers)
 
-    def _refusal(self, scope: Scope) -> ASGIApp | None:
-        """Return what answers the request instead of the application; None if that may."""
-        if scope["type"] != "http":
+    def _refusal(self, asked: HTTPConnection) -> ASGIApp | None:
+        """Return what answers a request instead of the pages; None if they may."""
+        if not self._may_ask_for(asked.headers.get("host", "")):
+            return PlainTextResponse(_NO_HOST, 400)
+        if self._token is None or asked["path"] in OPEN_PATHS:
             return None
-        headers, access = Headers(scope=scope), self._access
-        if not access.may_ask_for(headers.get("host", "")):
-            return PlainTextResponse(
-                "The host of this request is no address and no name of this server: ask by its IP "
-                "address, or start the server with --allow-host NAME.\n",
-                400,
-            )
-        if scope["path"] in OPEN_PATHS:
+        given = asked.query_params.get("token", "")
+        if _is_same(given, self._token):
+            return self._admitting(asked, given)
+        kind, _, sent = asked.headers.get("authorization", "").partition(" ")
+        tokens = (
+            asked.cookies.get(self._cookie, ""),
+            sent.strip() if kind.lower() == "bearer" else "",
+        )
+        if any(_is_same(one, self._token) for one in tokens):
             return None
-        given = QueryParams(scope["query_string"]).get("token")
-        if given is not None and access.is_token(given):
-            return access.admitting(scope, given)
-        if not access.may_look(headers):
-            return PlainTextResponse(_NO_TOKEN, 401, {"www-authenticate": "Bearer"})
-        if self._looking >= LOOKS_MAX:
-            return PlainTextResponse(
-                "Too many pages are being made. Ask again in a moment.\n", 503, {"retry-after": "1"}
-            )
-        return None
+        return PlainTextResponse(_NO_TOKEN, 401, {"www-authenticate": "Bearer"})
+
+    def _may_ask_for(self, host: str) -> bool:
+        name = re.sub(r":[0-9]+$", "", host.lower())
+        try:
+            return name in self._hosts or bool(ipaddress.ip_address(name.strip("[]")))
+        except ValueError:
+            return False
+
+    def _admitting(self, asked: HTTPConnection, given: str) -> RedirectResponse:
+        """Return the answer to a visitor who gave the token in the address: a cookie, and the address without."""
+        query = asked.url.remove_query_params("token").query
+        # Of this site, whatever the path looks like: "//other" and "/\\other" would be another one. As it
+        # was sent, since names in it may have any characters.
+        path = "/" + asked["raw_path"].decode("latin-1").lstrip("/\\")
+        answer = RedirectResponse(f"{path}?{query}" if query else path, 303)
+        answer.set_cookie(self._cookie, given, httponly=True, samesite="strict")
+        return answer
+
+
+def _is_same(given: str, token: str) -> bool:
+    """Return True if this is the token; takes the same time whatever is given."""
+    return secrets.compare_digest(given.encode(), token.encode())

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -22,7 +20,6 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.web import commits, groups, records, storage, topics
-from spark_kbatch.web.access import HEADERS, Access, AccessMiddleware
 from spark_kbatch.web.site import Site, site_of
 
 if TYPE_CHECKING:
@@ -40,49 +37,27 @@ _STATUS = (
     (RetriableError, 503),
     (ConfigError, 400),
 )  # of errors; 500 for others
+_FAULT = "This page failed. The log of kbatch's process says why."
 
 
-def application(site: Site, access: Access) -> Starlette:
-    """Return the ASGI application that shows a site to those who have access."""
-    site.menu += storage.menu_of(site.cluster)
+def application(site: Site) -> Starlette:
+    """Return the ASGI application that shows a site."""
     app = Starlette(
         routes=[
             Route("/health", health),
             Route("/ready", ready),
             Route("/style.css", style),
-            *map(
-                _of_the_place,
-                [
-                    Route("/metrics", metrics),
-                    *topics.ROUTES,
-                    *storage.ROUTES,
-                    *records.ROUTES,
-                    *groups.ROUTES,
-                    *commits.ROUTES,
-                ],
-            ),
+            Route("/metrics", metrics),
+            *topics.ROUTES,
+            *storage.ROUTES,
+            *records.ROUTES,
+            *groups.ROUTES,
+            *commits.ROUTES,
         ],
-        middleware=[Middleware(AccessMiddleware, access=access)],
-        exception_handlers={
-            HTTPException: _http_error,
-            KBatchError: _error,
-            OSError: _error,
-            Exception: _unexpected,
-        },
+        exception_handlers={404: _missing, KBatchError: _error, OSError: _error, Exception: _error},
     )
     app.state.site = site
     return app
-
-
-def _of_the_place(route: Route) -> Route:
-    """Return a page's route, on which a bucket is followed before the page is made."""
-
-    def followed(request: Request) -> Response:
-        site_of(request).follow()
-        page: Response = route.endpoint(request)
-        return page
-
-    return Route(route.path, followed, name=route.name)
 
 
 async def health(_request: Request) -> Response:
@@ -92,18 +67,14 @@ async def health(_request: Request) -> Response:
 
 def ready(request: Request) -> Response:
     """Answer whether the place can be read now, or with 503."""
-    is_ready = site_of(request).is_ready()
+    is_ready = request.app.state.site.is_ready()
     return PlainTextResponse("ready\n" if is_ready else "not ready\n", 200 if is_ready else 503)
 
 
 def metrics(request: Request) -> Response:
-    """Answer with what Prometheus scrapes, as text if the place cannot be looked at."""
-    try:
-        site = site_of(request)
-        content_type, text = site.recent("metrics", site.exposition.text, fresh_s=_SCRAPES_SHARE_S)
-    except (KBatchError, OSError) as error:
-        logger.warning("no metrics: %s", error)
-        return PlainTextResponse(f"{error}\n", 503)
+    """Answer with what Prometheus scrapes."""
+    site = site_of(request)
+    content_type, text = site.recent("metrics", site.exposition.text, fresh_s=_SCRAPES_SHARE_S)
     return Response(text, media_type=content_type)
 
 
@@ -112,26 +83,18 @@ def style(_request: Request) -> Response:
     return FileResponse(_STYLE, media_type="text/css", headers={"cache-control": "max-age=3600"})
 
 
-def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if error.status_code == 404:
-        return _sentence(request, 404, f"There is no page {request.url.path}.")
-    return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
+def _missing(request: Request, _error: Exception) -> Response:
+    return _page(request, 404, f"There is no page {request.url.path}.")
 
 
 def _error(request: Request, error: Exception) -> Response:
     status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
     if status == 500:
         logger.warning("%s cannot be shown: %s", request.url.path, error)
-    return _sentence(request, status, str(error))
+    # What no error of ours says is for those who see the log.
+    return _page(request, status, str(error) if isinstance(error, KBatchError) else _FAULT)
 
 
-def _unexpected(_request: Request, _error: Exception) -> Response:
-    """Answer after an error of ours, which the log shows; outside of all middleware."""
-    return PlainTextResponse(
-        "This page failed by a fault of kbatch, which the log of its process shows.\n", 500, HEADERS
-    )
-
-
-def _sentence(request: Request, status: int, sentence: str) -> Response:
-    return site_of(request).page(request, "error.html", status, sentence=sentence)
+def _page(request: Request, status: int, sentence: str) -> Response:
+    site: Site = request.app.state.site
+    return site.page(request, "error.html", status, sentence=sentence)

@@ -13,8 +13,9 @@ Names are chosen by one rule, so that dashboards and alerts for Kafka find what 
 A total is one of this process, since it has the server or the cluster; a commit's number is the place's own. What is
 not known, such as the lag of a group that has committed nothing, is left out.
 
-A scrape of a bucket lists none of its data: it reads what is new in the ledger, and lists two entries. What of its
-objects takes a list of them all is only in `kbatch describe --prometheus`.
+A scrape of a bucket lists none of its data: it reads what is new in the ledger, and lists two entries and the newest
+checkpoints. What of its objects takes a list of them all is only in `kbatch describe --prometheus`.
+Nothing is written, not even to see whether a log dir can be: a write for each disk and scrape tells little more.
 
 Source: https://github.com/prometheus/jmx_exporter, examples/kafka-2_0_0.yml; Kafka docs/operations/monitoring.md;
 https://github.com/danielqsj/kafka_exporter; https://prometheus.io/docs/practices/naming/.
@@ -288,8 +289,8 @@ def _of_groups(cluster: Cluster) -> _Values:
             yield values, (group.group_id, *tp)
 
 
-def _of_log_dirs(disks: Any, *, writes: bool) -> _Values:
-    for one in disks.log_dirs(writes=writes):
+def _of_log_dirs(disks: Any) -> _Values:
+    for one in disks.log_dirs(writes=False):
         is_offline = one.state == "offline"
         # Some network file systems tell no sizes.
         disk = None if is_offline else shutil.disk_usage(one.path)
@@ -305,9 +306,9 @@ def _of_log_dirs(disks: Any, *, writes: bool) -> _Values:
 
 def _of_commits(cluster: Cluster) -> _Values:
     """Yield the number of commits, and the newest one."""
-    count = cluster.next_commit()
-    yield {"kbatch_commits_total": count}, ()
-    for newest in cluster.history(start=count - 1, end=count) if count else ():
+    numbers = cluster.commit_numbers()
+    yield {"kbatch_commits_total": numbers.stop}, ()
+    for newest in cluster.history(numbers=numbers[-1:]):
         values = {
             "kbatch_last_commit_timestamp_seconds": newest.time_ms / 1000,
             "kbatch_last_commit_records": newest.records_count,
@@ -318,17 +319,16 @@ def _of_commits(cluster: Cluster) -> _Values:
 
 def _of_ledger(ledger: Any) -> _Values:
     """Yield how long a ledger is, and how old."""
-    from spark_kbatch.bucket.maintenance import ledger_ages_ms  # noqa: PLC0415  only for a bucket
+    from spark_kbatch.bucket.maintenance import describe_ledger  # noqa: PLC0415  only for a bucket
 
-    with ledger.state() as state:
-        unmaintained_since_ms, clock_ahead_ms = ledger_ages_ms(ledger.objects, state)
-        values = {
-            "kbatch_bucket_entries": state.number + 1,
-            "kbatch_bucket_entries_since_checkpoint": state.number - state.checkpoint,
-            "kbatch_bucket_last_entry_timestamp_seconds": state.time_ms / 1000,
-            "kbatch_bucket_unmaintained_since_timestamp_seconds": unmaintained_since_ms / 1000,
-            "kbatch_bucket_clock_ahead_seconds": clock_ahead_ms / 1000,
-        }
+    found = describe_ledger(ledger)
+    values = {
+        "kbatch_bucket_entries": found.entries,
+        "kbatch_bucket_entries_since_checkpoint": found.entries_since_checkpoint,
+        "kbatch_bucket_last_entry_timestamp_seconds": found.last_entry_ms / 1000,
+        "kbatch_bucket_unmaintained_since_timestamp_seconds": found.unmaintained_since_ms / 1000,
+        "kbatch_bucket_clock_ahead_seconds": found.clock_ahead_ms / 1000,
+    }
     yield values, ()
 
 
@@ -357,8 +357,7 @@ class Exposition:
         Args:
             cluster: the place.
             bucket: of a bucket whose objects were all listed, as `kbatch describe` does; for one look.
-            server: that serves the place; its process's memory, CPU time and open files are told too. Without one
-                nothing is written, not even to see whether a log dir can be written.
+            server: that serves the place; its process's memory, CPU time and open files are told too.
 
         Raises:
             ConfigError: the package prometheus-client is missing.
@@ -374,7 +373,7 @@ class Exposition:
         store, part = store_of(cluster), functools.partial
         self._parts: dict[str, Callable[[], _Values]] = {}  # those that may fail by themselves
         if cluster.has("disks"):
-            self._parts["log dirs"] = part(_of_log_dirs, store.disks, writes=server is not None)
+            self._parts["log dirs"] = part(_of_log_dirs, store.disks)
             self._parts["commits"] = part(_of_commits, cluster)
         if store.ledger is not None:
             self._parts["ledger"] = part(_of_ledger, store.ledger)

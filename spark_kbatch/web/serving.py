@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
 import uvicorn
@@ -17,7 +16,7 @@ from spark_kbatch.web.app import application
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
@@ -25,10 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Some more than requests may be in progress, for those that are told so. A Kafka server in the same process has
-# files to open.
-_CONNECTIONS_MAX = 128
-_VISITOR_S = 30  # that a visitor takes for a request, or to read an answer; twice that at most
+_CONNECTIONS_MAX = 128  # a Kafka server in the same process has files to open
 _ENDS_WITHIN_S = 5.0
 
 
@@ -72,10 +68,9 @@ class WebServer:
         """
         sock = listening_socket(host, port)
         self.host, self.port = sock.getsockname()[:2]
-        access = Access(token, [host, *hosts], self.port)
         self._server = uvicorn.Server(
             uvicorn.Config(
-                application(site, access),
+                Access(application(site), token, [host, *hosts], self.port),
                 log_config=None,
                 access_log=False,  # its lines have the addresses of pages, and so the token
                 log_level=logging.ERROR,  # each request that is no HTTP would be a warning
@@ -85,13 +80,11 @@ class WebServer:
                 lifespan="off",
                 proxy_headers=False,
                 server_header=False,
-                timeout_keep_alive=_VISITOR_S,
-                callback_notify=self._end_waiting,
-                timeout_notify=_VISITOR_S,
+                # Those who asked and left count, for which the place is looked at all the same.
+                limit_concurrency=2 * _CONNECTIONS_MAX,
                 timeout_graceful_shutdown=int(_ENDS_WITHIN_S),
             )
         )
-        self._waiting: Mapping[_Connection, object] = {}
         self._samples = site.samples
         self._samples.start()
         sock.listen()
@@ -108,27 +101,10 @@ class WebServer:
         """The address of the first page, without the token."""
         return f"http://{shown_address(self.host, self.port)}/"
 
-    async def _end_waiting(self) -> None:
-        """Close connections whose visitors do nothing, or so slowly that no request is whole and no answer is read.
-
-        Time-outs of the HTTP server begin again with each byte, or there are none.
-        """
-        every = cast("set[_Connection]", self._server.server_state.connections)
-        waiting = {one: one.cycle for one in every if one.is_waiting}
-        for one, cycle in waiting.items():
-            if self._waiting.get(one, self) is cycle:
-                one.transport.abort()
-        self._waiting = waiting
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the server."""
         self.close()
 

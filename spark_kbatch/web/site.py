@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import logging
+import functools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlencode
 
 import jinja2
+from jinja2.filters import do_filesizeformat
 from starlette.responses import HTMLResponse
 
 from spark_kbatch import Cluster
-from spark_kbatch.clock import monotonic_s, now_ms
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.opening.stores import store_of
 from spark_kbatch.terminal import counted, iso_time, visible
@@ -27,16 +29,12 @@ if TYPE_CHECKING:
     from spark_kbatch import Server
     from spark_kbatch.bucket.store import BucketStore
 
-logger = logging.getLogger(__name__)
-
 _SAMPLED_EVERY_S, _FAR_SAMPLED_EVERY_S = 15.0, 60.0  # the second of a place over the network
 _REQUESTS_FOR_SIZES = 20  # to a bucket, for one look
 _FRESH_S = 2.0  # what was found is shown again for this long
 _FOR_EVER_S = 1e9
 _KEPT_MAX = 64
 _DIGITS_MAX = 19  # of a number in an address, which then is below 2**63
-_STEP = 1024
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 _Found = TypeVar("_Found")
 
@@ -58,20 +56,17 @@ class Site:
     ) -> None:
         self.cluster, self.server, self.registry = cluster, server, registry or None
         self._news: Callable[[], int] | None = None
-        if store_of(cluster).ledger is not None:
+        self.ledger = store_of(cluster).ledger  # of a bucket
+        if self.ledger is not None:
             # Each look at a bucket asks its store for news, and a page has several.
             bucket = cast("BucketStore", store_of(cluster))
             followed = bucket.followed(requests_for_sizes=_REQUESTS_FOR_SIZES)
             self.cluster, self._news = Cluster.over(followed), bucket.follow
-        self.menu = [("/", "Topics")]  # addresses and names of pages that each page leads to
-        self.menu += [
-            (f"/{part}", part.title()) for part in ("groups", "commits") if cluster.has(part)
-        ]
+            self.ledger = followed.ledger
         every_s = _SAMPLED_EVERY_S if self.is_local else _FAR_SAMPLED_EVERY_S
         self.samples = Samples(self.cluster, every_s, follow=self.follow)
         self.exposition = Exposition(self.cluster, server=server)
-        self._mutex = threading.Lock()  # guards _found, and not what is in it
-        self._found: dict[str, _Once] = {}
+        self._look = functools.lru_cache(_KEPT_MAX)(lambda *_name: _Once())
         self._looking = threading.Lock()  # held while one visitor sees whether the place is ready
         self._is_ready = False
         self._templates = jinja2.Environment(
@@ -86,7 +81,6 @@ class Site:
             "number": lambda number: f"{number:,}",
             "rate": number_shown,
             "time": lambda ms: iso_time(ms) or "",
-            "ago": lambda ms: age_shown(now_ms() - ms),
             "visible": visible,
             "counted": counted,
         }
@@ -101,20 +95,17 @@ class Site:
         self, request: Request, template: str, status: int = 200, /, **values: Any
     ) -> HTMLResponse:
         """Return a page made by a template, which gets the request's path and parameters too."""
-        made = self._templates.get_template(template)
         asked = {"path": request.url.path, "asked": dict(request.query_params)}
-        return HTMLResponse(made.render(asked | values), status)
+        made = self._templates.get_template(template).render(asked | values)
+        return HTMLResponse(made, status)
 
     def recent(self, name: str, find: Callable[[], _Found], *, fresh_s: float = _FRESH_S) -> _Found:
         """Return what `find` returns, or what it returned for this name a moment ago.
 
-        Visitors who come at the same time wait for one look, and share what it found.
+        Visitors who come at the same time wait for one look, and share what it found. A name is one of the
+        module that `find` is of.
         """
-        with self._mutex:
-            if name not in self._found and len(self._found) >= _KEPT_MAX:
-                self._found.pop(next(iter(self._found)))
-            once = self._found.setdefault(name, _Once())
-        return cast("_Found", once.found(find, fresh_s))
+        return cast("_Found", self._look(find.__module__, name).found(find, fresh_s))
 
     def follow(self) -> int:
         """Have the pages that are made now show a bucket as it is, and return its last entry, or else -1.
@@ -125,9 +116,8 @@ class Site:
 
     def as_of_news(self, name: str, find: Callable[[], _Found]) -> _Found:
         """Return as `recent`, but of a bucket as long as nothing is new there: for what its ledger alone tells."""
-        if self._news is None:
-            return self.recent(name, find)
-        return self.recent(f"{name} as of {self.follow()}", find, fresh_s=_FOR_EVER_S)
+        fresh_s = _FRESH_S if self._news is None else _FOR_EVER_S
+        return self.recent(f"{name} as of {self.follow()}", find, fresh_s=fresh_s)
 
     def is_ready(self) -> bool:
         """Return True if the place can be read, as of a moment ago.
@@ -140,9 +130,7 @@ class Site:
                 self.follow()
                 self.recent("ready", self.cluster.topic_names)
                 self._is_ready = True
-            except (KBatchError, OSError) as error:
-                if self._is_ready:
-                    logger.warning("not ready: %s", error)
+            except (KBatchError, OSError):  # samples tell why
                 self._is_ready = False
             finally:
                 self._looking.release()
@@ -154,28 +142,28 @@ class _Once:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()  # guards the rest; held while one of them looks
-        self._value: Any = None
-        self._error: KBatchError | OSError | None = None
+        self._found: Future[Any] = Future()
         self._until_s = 0.0
 
     def found(self, find: Callable[[], Any], fresh_s: float) -> Any:
         with self._mutex:
             if monotonic_s() >= self._until_s:
-                self._error = None
+                self._found = Future()
                 try:
-                    self._value = find()
+                    self._found.set_result(find())
                 except (KBatchError, OSError) as error:
                     # For all who wait, or each would wait for it again; and not for long.
-                    self._error, fresh_s = error, min(fresh_s, _FRESH_S)
+                    self._found.set_exception(error)
+                    fresh_s = min(fresh_s, _FRESH_S)
                 self._until_s = monotonic_s() + fresh_s
-            if self._error is not None:
-                raise self._error
-            return self._value
+            return self._found.result()
 
 
 def site_of(request: Request) -> Site:
-    """Return the site that a request asks."""
-    return cast("Site", request.app.state.site)
+    """Return the site that a request asks, whose pages then show a bucket as it is now."""
+    site = cast("Site", request.app.state.site)
+    site.follow()
+    return site
 
 
 def link(path: str, asked: Mapping[str, object] | None = None, /, **changes: object) -> str:
@@ -212,10 +200,7 @@ def whole_number(given: object) -> int | None:
 
 def size_shown(size_in_bytes: float) -> str:
     """Return a number of bytes with a unit, such as 1.5 MiB."""
-    unit = 0
-    while size_in_bytes >= _STEP and unit < len(_UNITS) - 1:
-        size_in_bytes, unit = size_in_bytes / _STEP, unit + 1
-    return f"{size_in_bytes:.0f} B" if not unit else f"{size_in_bytes:.1f} {_UNITS[unit]}"
+    return do_filesizeformat(size_in_bytes, binary=True)
 
 
 def number_shown(number: float) -> str:
@@ -223,11 +208,3 @@ def number_shown(number: float) -> str:
     if math.isnan(number):
         return ""
     return f"{number:,.{0 if number >= 10 or number == int(number) else 1 if number >= 1 else 3}f}"
-
-
-def age_shown(age_ms: int) -> str:
-    """Return a length of time in its largest unit, such as 3 h."""
-    for unit, length_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
-        if age_ms >= 2 * length_ms:
-            return f"{age_ms // length_ms} {unit}"
-    return f"{max(age_ms, 0) // 1000} s"

@@ -22,7 +22,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.web import access as access_module
 from spark_kbatch.web import serving
-from spark_kbatch.web.access import HEADERS, OPEN_PATHS, Access
+from spark_kbatch.web.access import HEADERS, OPEN_PATHS
 from spark_kbatch.web.app import application
 from spark_kbatch.web.history import Samples
 from spark_kbatch.web.serving import WebServer
@@ -57,7 +57,7 @@ def stranger(pages: WebServer) -> Visitor:
 
 def addresses(cluster: Cluster) -> list[str]:
     """Return an address of each route of the application."""
-    routes = application(Site(cluster), Access(TOKEN)).routes
+    routes = application(Site(cluster)).routes
     assert all(isinstance(one, Route) for one in routes)
     # Of those with numbers there may be nothing to show, which is a page too.
     paths = [one.path for one in routes if isinstance(one, Route)]
@@ -305,11 +305,15 @@ def test_every_answer_lets_a_browser_do_nothing_but_show_it(
     assert HEADERS["content-security-policy"].startswith("default-src 'none';")
 
 
-def test_a_fault_of_ours_is_told_without_what_it_was(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("kind", [ZeroDivisionError, OSError])
+def test_what_no_error_of_ours_says_is_in_the_log_alone(
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: type[Exception],
 ) -> None:
     def fail(_cluster: Cluster, **_given: object) -> None:
-        raise ZeroDivisionError("a secret of the fault")
+        raise kind("a secret of the fault")
 
     with shown(cluster) as pages:
         visitor = Visitor(pages)
@@ -317,6 +321,7 @@ def test_a_fault_of_ours_is_told_without_what_it_was(
         failed = visitor.ask("/")
 
     assert failed.status == 500
+    assert "This page failed." in failed.text
     assert "secret" not in failed.text
     assert {name: failed.headers[name] for name in HEADERS} == HEADERS
     assert "a secret of the fault" in caplog.text
@@ -377,20 +382,32 @@ def status_of(sock: socket.socket) -> int:
     return answer.status
 
 
-def test_too_many_requests_at_once_are_told_so_and_the_others_get_their_pages(
-    cluster: Cluster, blocked: Blocked
+def test_those_who_ask_and_leave_are_told_to_wait_before_they_are_too_many(
+    cluster: Cluster, blocked: Blocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(serving, "_CONNECTIONS_MAX", 25)
+    with shown(cluster) as pages:
+
+        def is_busy() -> bool:
+            asking(pages).close()
+            return Visitor(pages, None).ask("/health").status == 503
+
+        asking(pages).close()
+        assert blocked.reached.wait(TIMEOUT_S)
+        assert Visitor(pages, None).ask("/health").text == "ok\n"
+        until(is_busy)
+        blocked.go_on.set()
+        until(lambda: Visitor(pages, None).ask("/health").status == 200)
+        Visitor(pages).get("/")
+
+
+def test_probes_are_answered_while_no_thread_is_free(cluster: Cluster, blocked: Blocked) -> None:
     with shown(cluster) as pages, contextlib.ExitStack() as open_sockets:
-        asked = [open_sockets.enter_context(asking(pages)) for _ in range(access_module.LOOKS_MAX)]
-        visitor = Visitor(pages)  # is admitted, as that takes no look
-        until(lambda: visitor.ask("/nothing").status == 503)
-        busy = visitor.ask("/")
-        assert busy.headers["retry-after"] == "1"
-        assert {name: busy.headers[name] for name in HEADERS} == HEADERS
-        assert visitor.ask("/health").text == "ok\n"  # while no thread is free
+        asked = [open_sockets.enter_context(asking(pages)) for _ in range(60)]
+        assert blocked.reached.wait(TIMEOUT_S)
+        assert Visitor(pages, None).ask("/health").text == "ok\n"
         blocked.go_on.set()
         assert [status_of(one) for one in asked] == [200] * len(asked)
-        visitor.get("/")
 
 
 def test_visitors_who_send_nothing_do_not_keep_others_out(cluster: Cluster) -> None:
@@ -403,51 +420,18 @@ def test_visitors_who_send_nothing_do_not_keep_others_out(cluster: Cluster) -> N
         Visitor(pages).get("/")
 
 
-@pytest.mark.parametrize(
-    "trickle", [b"", b"G", b"X-Header: value\r\n"], ids=["nothing", "a word", "headers"]
-)
-def test_a_request_that_does_not_become_whole_ends_its_connection(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, trickle: bytes
-) -> None:
-    monkeypatch.setattr(serving, "_VISITOR_S", 1)
-    with shown(cluster) as pages:
-        sock = socket.create_connection((pages.host, pages.port), TIMEOUT_S)
-        sock.settimeout(0.2)
-        if trickle.endswith(b"\n"):
-            sock.sendall(b"GET / HTTP/1.1\r\n")
-        began = time.monotonic()
-        with contextlib.closing(sock), contextlib.suppress(ConnectionError):
-            while time.monotonic() - began < TIMEOUT_S:
-                sock.sendall(trickle)
-                with contextlib.suppress(TimeoutError):
-                    if sock.recv(1) == b"":
-                        break
-            else:
-                pytest.fail("it is still open")
-        Visitor(pages).get("/")
-
-
-def test_a_page_that_is_not_read_ends_its_connection(
+def test_visitors_who_do_not_read_do_not_keep_others_out(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "_VISITOR_S", 1)
+    monkeypatch.setattr(serving, "_CONNECTIONS_MAX", 5)
     monkeypatch.setattr(Cluster, "topic_names", lambda _cluster, **_: ["a" * (32 << 20)])
     monkeypatch.setattr(Cluster, "describe", lambda _cluster, _topics: [])
-    with shown(cluster) as pages, asking(pages, "/?name=a"):
+    with shown(cluster) as pages, contextlib.ExitStack() as open_sockets:
         connections = pages._server.server_state.connections
-        until(lambda: len(connections) == 1 and not next(iter(connections)).is_waiting)
-        until(lambda: len(connections) == 0)
-
-
-def test_a_page_that_is_being_made_is_waited_for(
-    cluster: Cluster, blocked: Blocked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(serving, "_VISITOR_S", 1)
-    with shown(cluster) as pages, asking(pages) as sock:
-        assert blocked.reached.wait(TIMEOUT_S)
-        time.sleep(3)
-        blocked.go_on.set()
-        assert status_of(sock) == 200
+        for number in range(1, 6):
+            open_sockets.enter_context(asking(pages, "/?name=a"))
+            until(lambda number=number: sum(one.is_waiting for one in connections) == number)  # type: ignore[misc]
+        assert Visitor(pages, None).ask("/health").text == "ok\n"
 
 
 def test_what_fails_is_asked_for_once_by_all_who_wait(

@@ -94,7 +94,7 @@ def test_a_topic_has_its_own_rates(site: Site, visitor: Visitor) -> None:
 
     assert [row[1] for row in found["records"].table[1:]] == ["4", "2"]
     assert [row[1] for row in found["bytes"].table[1:]] == ["3.0 KiB", "3.0 KiB"]
-    assert found["bytes"].values == ["0 B", "1.0 KiB", "2.0 KiB", "3.0 KiB"]
+    assert found["bytes"].values == ["0 Bytes", "1.0 KiB", "2.0 KiB", "3.0 KiB"]
     (row,) = table(visitor.get("/").text, "Topic")
     assert row[3] == "3"  # the mean of both
 

@@ -22,6 +22,7 @@ from starlette.requests import Request
 
 import spark_kbatch
 from spark_kbatch import Cluster, Server
+from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
 from spark_kbatch.bucket.maintenance import describe
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.errors import ClosedError
@@ -334,7 +335,7 @@ def test_a_disk_that_is_gone_shows_in_partitions_replicas_and_log_dirs(tmp_path:
         assert found("kbatch_scrape_failed", part="log dirs") == 0
 
 
-def test_a_page_without_a_server_writes_nothing_to_see_whether_it_could(tmp_path: Path) -> None:
+def test_a_scrape_writes_nothing_to_see_whether_it_could(tmp_path: Path) -> None:
     written = list[Path]()
 
     class Watched(LinkedFiles):
@@ -346,14 +347,11 @@ def test_a_page_without_a_server_writes_nothing_to_see_whether_it_could(tmp_path
             return False
 
     cluster = builders.a_cluster(tmp_path, files=Watched())
-    written.clear()
-    found = scraped(cluster)
-    assert [*found.by("kbatch_log_dir_writable", "logDirectory").values()] == [0]
-    assert written == []
     with cluster.serve() as server:
+        written.clear()
         found = scraped(cluster, server)
-    assert [*found.by("kbatch_log_dir_writable", "logDirectory").values()] == [1]
-    assert any(one.name.startswith(".probe-") for one in written)
+    assert [*found.by("kbatch_log_dir_writable", "logDirectory").values()] == [0]
+    assert not any(one.name.startswith(".probe-") for one in written)
 
 
 def test_a_full_disk_is_online_and_cannot_be_written(tmp_path: Path) -> None:
@@ -406,8 +404,20 @@ def test_scrapes_of_the_same_seconds_share_one_look(monkeypatch: pytest.MonkeyPa
     assert objects.taken() == {}
 
 
+def test_checkpoints_that_others_have_made_since_are_counted_from() -> None:
+    with a_bucket(AllCounted(), TOPIC) as cluster:
+        exposition = Exposition(Cluster.over(BucketStore(cluster.address)))
+        Scraped(exposition)
+        for number in range(3 * CHECKPOINT_EVERY):
+            commit_micro_batch(cluster.address, number, ["a value"])
+        found = Scraped(exposition)("kbatch_bucket_entries_since_checkpoint")
+        now = describe(BucketStore(cluster.address).ledger)
+
+    assert found == now.entries_since_checkpoint < CHECKPOINT_EVERY
+
+
 @pytest.mark.parametrize("topics", [1, 40])
-def test_a_scrape_of_a_bucket_costs_four_reads_of_its_ledger_and_two_lists(topics: int) -> None:
+def test_a_scrape_of_a_bucket_costs_four_reads_of_its_ledger_and_three_lists(topics: int) -> None:
     objects = AllCounted()
     names = [f"{TOPIC}-{number}" for number in range(topics)]
     cluster = a_bucket(objects, *names, partitions=3)
@@ -422,7 +432,7 @@ def test_a_scrape_of_a_bucket_costs_four_reads_of_its_ledger_and_two_lists(topic
     assert Scraped(exposition)("kbatch_bucket_entries") == 1 + topics + 5 + 1
     asked = objects.taken()
 
-    assert asked == {"list ledger": 2, "get ledger": 4}
+    assert asked == {"list ledger": 2, "list checkpoints": 1, "get ledger": 4}
     assert found("kafka_log_log_logendoffset", topic=names[0], partition="1") == 5
     assert found("kafka_log_log_logstartoffset", topic=names[0], partition="1") == 0
     assert found("kafka_consumergroup_lag", consumergroup="g", topic=names[0], partition="1") == 2

@@ -1,4 +1,4 @@
-"""The pages of what keeps the records: disks, replicas and garbage; a bucket's ledger; brokers."""
+"""The pages of what keeps the records: disks and garbage; a bucket's ledger."""
 
 from __future__ import annotations
 
@@ -11,7 +11,20 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster
+from spark_kbatch.bucket.maintenance import describe
 from spark_kbatch.files import Files
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.opening.stores import store_of
+from spark_kbatch.store.reports import (
+    AbandonedJob,
+    DeletedTopic,
+    Deletion,
+    Garbage,
+    NotRemoved,
+    Waiting,
+)
+from spark_kbatch.terminal import iso_time
+from spark_kbatch.web import storage
 from tests.support import builders
 from tests.support.bucket_jobs import commit_micro_batch
 from tests.support.bucket_objects import AllCounted, a_bucket
@@ -50,18 +63,15 @@ def test_a_lost_disk_and_the_partitions_that_lack_it_are_named(three_disks: Clus
     shutil.rmtree(lost)
 
     with shown(three_disks) as pages:
-        visitor = Visitor(pages)
-        page, replicas = (
-            words(visitor.get("/storage")),
-            words(visitor.get("/topics/events/replicas")),
-        )
+        page = words(Visitor(pages).get("/storage"))
 
     assert f"{lost} 1 offline:" in page
     lagging = page.partition("Replicas, by node")[2]
     assert "events-0" in lagging
     assert "events-1" in lagging
-    assert replicas.count("(not in sync: ") == 2
-    assert replicas.count("(leader)") == 2
+    count = len(three_disks.replicas(three_disks.topic_names(internal=True)))
+    assert lagging.count("(not in sync: ") == count
+    assert lagging.count("(leader)") == count
 
 
 class WritesCounted(Files):
@@ -123,7 +133,47 @@ def test_garbage_is_looked_for_when_it_is_asked_for(
     assert looks == [True]
     assert "deleted topic gone" in page
     (waiting,) = cluster.collect_garbage(dry_run=True).waiting
-    assert spark_kbatch.terminal.iso_time(waiting.until_ms) in page
+    assert iso_time(waiting.until_ms) in page
+
+
+def test_each_kind_of_garbage_is_named_and_no_more_of_it_than_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    tp, job = TopicPartition("events", 0), AbandonedJob("a-job", 2048, 5)
+    found = Garbage(
+        {tp: Deletion(5, (0,), 1536, ("old.log",)), TopicPartition("idle", 0): Deletion(0, (), 0, ())},
+        [job] * (storage.SHOWN + 2),
+        [NotRemoved(Path("odd"), "no folder <of> ours")],
+        [DeletedTopic("gone", "id", 0, (), ())],
+        {"broken": "no JSON"},
+        [Waiting("overwritten", "a topic", 1024, 0, 0)],
+        {TopicPartition("away", 1): "no disk"},
+    )  # fmt: skip
+    monkeypatch.setattr(Cluster, "collect_garbage", lambda _cluster, **_given: found)
+
+    with shown(cluster) as pages:
+        page = words(Visitor(pages).get("/storage?garbage=1")).partition("Kept until ")[2]
+
+    gc = "the next kbatch gc"
+    staged = f"staged by a job that never committed a-job 2.0 KiB {gc} " * storage.SHOWN
+    assert (
+        page.split()
+        == (
+            f"expired segments events-0 1.5 KiB {gc} files of segments deleted earlier events-0 not told {gc} "
+            f"{staged} staged by a job that never committed and 2 more deleted topic gone not told {gc} "
+            "overwritten a topic 1.0 KiB 1970-01-01T00:00:00.000Z staged odd not told no folder <of> ours "
+            "not looked at away-1 not told no disk not looked at broken not told no JSON"
+        ).split()
+    )
+
+
+def test_where_there_is_no_garbage_the_page_says_so(tmp_path: Path) -> None:
+    with shown(builders.a_cluster(tmp_path)) as pages:
+        page = words(Visitor(pages).get("/storage?garbage=1"))
+
+    assert "There is none." in page
+    assert "Kept until" not in page
 
 
 def test_a_buckets_page_tells_what_its_ledger_knows(tmp_path: Path) -> None:
@@ -133,11 +183,13 @@ def test_a_buckets_page_tells_what_its_ledger_knows(tmp_path: Path) -> None:
             commit_micro_batch(cluster.address, number, ["a value"])
         with shown(cluster) as pages:
             page = words(Visitor(pages).get("/storage"))
+        all_told = describe(store_of(cluster).ledger)
 
-    assert "Topics 2, with 6 partitions" in page
-    assert "Queries that commit micro-batches 1" in page
     entries = len(objects.names_of("ledger"))
-    assert f"Ledger {entries} entries" in page
+    assert f"Entries {entries}, the last one of {iso_time(all_told.last_entry_ms)}" in page
+    assert f"Not maintained since {iso_time(all_told.unmaintained_since_ms)}" in page
+    checkpoint = max(int(one[-20:]) for one in objects.names_of("checkpoints"))
+    assert f"Since the newest checkpoint {entries - 1 - checkpoint} entries" in page
     assert "The last 20 entries" in page
     assert "micro-batch 29 of" in page
     assert "micro-batch 5 of" not in page
@@ -146,40 +198,16 @@ def test_a_buckets_page_tells_what_its_ledger_knows(tmp_path: Path) -> None:
     )  # who, and where
 
 
-def test_brokers_and_their_partitions_are_shown(three_disks: Cluster) -> None:
+def test_a_place_that_does_not_tell_has_no_such_page(three_disks: Cluster, tmp_path: Path) -> None:
+    logs = shutil.copytree(Path(three_disks.log_dirs()[0].path), tmp_path / "logs")
     with (
         three_disks.serve() as server,
-        spark_kbatch.connect(server.bootstrap_servers) as cluster,
-        shown(cluster) as pages,
+        spark_kbatch.connect(server.bootstrap_servers) as brokers,
+        spark_kbatch.open(logs) as of_a_broker,
+        spark_kbatch.open("memory://nothing-kept", create=True) as in_memory,
     ):
-        visitor = Visitor(pages)
-        page = words(visitor.get("/storage"))
-        assert f"of cluster {three_disks.cluster_id}" in page
-        assert server.bootstrap_servers in page
-        assert "controller" in page
-        assert "Brokers" in words(visitor.get("/"))
-        assert "(leader)" in words(visitor.get("/topics/events/replicas"))
-
-
-def test_a_place_that_does_not_tell_has_no_such_page() -> None:
-    with (
-        spark_kbatch.open("memory://nothing-kept", create=True) as cluster,
-        shown(cluster) as pages,
-    ):
-        visitor = Visitor(pages)
-        assert "/storage" not in visitor.get("/").text
-        assert visitor.ask("/storage").status == 404
-
-
-def test_the_disk_of_a_brokers_logs_is_shown(tmp_path: Path) -> None:
-    made = builders.a_cluster(tmp_path)
-    builders.append_records(made, {("events", 0): builders.batch(n=1)})
-    logs = shutil.copytree(Path(made.log_dirs()[0].path), tmp_path / "logs")
-
-    with spark_kbatch.open(logs) as cluster, shown(cluster) as pages:
-        visitor = Visitor(pages)
-        page = words(visitor.get("/storage"))
-        assert visitor.ask("/topics/events/replicas").status == 404
-
-    assert str(logs) in page
-    assert "Garbage" not in page
+        for cluster in (brokers, of_a_broker, in_memory):
+            with shown(cluster) as pages:
+                visitor = Visitor(pages)
+                assert "/storage" not in visitor.get("/").text
+                assert visitor.ask("/storage").status == 404
