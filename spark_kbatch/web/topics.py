@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from spark_kbatch.options.topic import CONFIG_OPTIONS, topic_field
 from spark_kbatch.remote.topics import RemoteTopic
+from spark_kbatch.store.reports import UNKNOWN_OFFSET, ReplicaInfo
 from spark_kbatch.web.charts import Chart, chart
 from spark_kbatch.web.commits import chart_of, find_commits
 from spark_kbatch.web.history import BYTES, RECORDS, WHOLE
@@ -64,6 +65,7 @@ def topic(request: Request) -> Response:
         partitions=partitions,
         page=page,
         charts=charts + _sides(page.shown),
+        replicas=_replicas(site, found),
         settings=_settings(found),
         has_commits=has_commits,
     )
@@ -101,6 +103,24 @@ def _sides(partitions: Sequence[PartitionInfo]) -> list[Chart | None]:
             ("sizes", "Size by partition", sizes, 1024),
         )
     ]
+
+
+def _replicas(site: Site, topic: Topic) -> Mapping[int, Sequence[ReplicaInfo]]:
+    """Return the replicas by partition, where records are stored more than once; of a cluster without their lag."""
+    if topic.replication_factor < 2:
+        return {}
+    if isinstance(topic, RemoteTopic):
+        every = enumerate(zip(topic.leaders, topic.replicas, topic.isr, strict=True))
+        return {
+            number: [
+                ReplicaInfo(one, one == leader, one in isr, UNKNOWN_OFFSET, 0, None) for one in of
+            ]
+            for number, (leader, of, isr) in every
+        }
+    if not site.cluster.has("disks"):
+        return {}
+    found = site.recent(f"replicas {topic.name}", lambda: site.cluster.replicas(topic.name))
+    return {tp.partition: of for tp, of in found.items()}
 
 
 def _settings(topic: Topic) -> list[tuple[str, object, str]]:

@@ -8,7 +8,9 @@ with shown(cluster) as pages:
 from __future__ import annotations
 
 import contextlib
+import html
 import http.client
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -26,6 +28,11 @@ class Page(NamedTuple):
     status: int
     headers: http.client.HTTPMessage
     text: str
+
+    @property
+    def words(self) -> str:
+        """The text as a person sees it, on one line."""
+        return re.sub(r"\s+", " ", html.unescape(re.sub("<[^>]*>", " ", self.text)))
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -28,12 +27,7 @@ from spark_kbatch.web import storage
 from tests.support import builders
 from tests.support.bucket_jobs import commit_micro_batch
 from tests.support.bucket_objects import AllCounted, a_bucket
-from tests.support.pages import Page, Visitor, shown
-
-
-def words(page: Page) -> str:
-    """Return the text of a page as a person sees it, on one line."""
-    return re.sub(r"\s+", " ", unescape(re.sub("<[^>]*>", " ", page.text)))
+from tests.support.pages import Visitor, shown
 
 
 @pytest.fixture
@@ -49,7 +43,7 @@ def three_disks(tmp_path: Path) -> Cluster:
 
 def test_log_dirs_are_shown_with_what_they_hold(three_disks: Cluster) -> None:
     with shown(three_disks) as pages:
-        page = words(Visitor(pages).get("/storage"))
+        page = Visitor(pages).get("/storage").words
 
     assert "3 log dirs" in page
     for one in three_disks.log_dirs():
@@ -63,7 +57,7 @@ def test_a_lost_disk_and_the_partitions_that_lack_it_are_named(three_disks: Clus
     shutil.rmtree(lost)
 
     with shown(three_disks) as pages:
-        page = words(Visitor(pages).get("/storage"))
+        page = Visitor(pages).get("/storage").words
 
     assert f"{lost} 1 offline:" in page
     lagging = page.partition("Replicas, by node")[2]
@@ -106,9 +100,7 @@ def test_a_log_dir_that_may_not_be_written_to_is_told_without_a_write(
     monkeypatch.setattr(Files, "may_write", lambda _files, _path: False)
 
     with shown(cluster) as pages:
-        assert "read-only: this process may not write there" in words(
-            Visitor(pages).get("/storage")
-        )
+        assert "read-only: this process may not write there" in Visitor(pages).get("/storage").words
 
 
 def test_garbage_is_looked_for_when_it_is_asked_for(
@@ -128,7 +120,7 @@ def test_garbage_is_looked_for_when_it_is_asked_for(
         visitor = Visitor(pages)
         assert "Look for garbage" in visitor.get("/storage").text
         assert looks == []
-        page = words(visitor.get("/storage?garbage=1"))
+        page = visitor.get("/storage?garbage=1").words
 
     assert looks == [True]
     assert "deleted topic gone" in page
@@ -153,7 +145,7 @@ def test_each_kind_of_garbage_is_named_and_no_more_of_it_than_fits(
     monkeypatch.setattr(Cluster, "collect_garbage", lambda _cluster, **_given: found)
 
     with shown(cluster) as pages:
-        page = words(Visitor(pages).get("/storage?garbage=1")).partition("Kept until ")[2]
+        page = Visitor(pages).get("/storage?garbage=1").words.partition("Kept until ")[2]
 
     gc = "the next kbatch gc"
     staged = f"staged by a job that never committed a-job 2.0 KiB {gc} " * storage.SHOWN
@@ -170,7 +162,7 @@ def test_each_kind_of_garbage_is_named_and_no_more_of_it_than_fits(
 
 def test_where_there_is_no_garbage_the_page_says_so(tmp_path: Path) -> None:
     with shown(builders.a_cluster(tmp_path)) as pages:
-        page = words(Visitor(pages).get("/storage?garbage=1"))
+        page = Visitor(pages).get("/storage?garbage=1").words
 
     assert "There is none." in page
     assert "Kept until" not in page
@@ -182,7 +174,7 @@ def test_a_buckets_page_tells_what_its_ledger_knows(tmp_path: Path) -> None:
         for number in range(30):
             commit_micro_batch(cluster.address, number, ["a value"])
         with shown(cluster) as pages:
-            page = words(Visitor(pages).get("/storage"))
+            page = Visitor(pages).get("/storage").words
         all_told = describe(store_of(cluster).ledger)
 
     entries = len(objects.names_of("ledger"))
