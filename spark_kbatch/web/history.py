@@ -75,7 +75,8 @@ class Samples:
     def close(self) -> None:
         """End the thread, without waiting long for a sample in progress. May be called again."""
         self._ended.set()
-        self._thread.join(_ENDS_WITHIN_S)
+        if self._thread.is_alive():
+            self._thread.join(_ENDS_WITHIN_S)
 
     def series(self, kind: str, *names: str) -> tuple[list[int], dict[str, list[float]]]:
         """Return what is known over time of topics, of all of them, or of groups.
