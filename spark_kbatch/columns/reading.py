@@ -498,12 +498,15 @@ class NewSchemas:
         now_ms = self._monotonic_ms()
         if self._registry is not None and now_ms - self._asked_at_ms >= _MINUTE_MS:
             from spark_kbatch.columns.schemas import new_versions  # noqa: PLC0415
-            from spark_kbatch.registry.known import hasty_registry_of  # noqa: PLC0415  loads the registry's client
+            from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  loads the registry's client
 
             self._asked_at_ms = now_ms
             for column in self._columns:
                 name, subject = column.options.column, column.options.subject
-                registry, known = hasty_registry_of(self._registry), column.known_with(self._new)
+                registry, known = (
+                    registry_of(replace(self._registry, retries=False)),
+                    column.known_with(self._new),
+                )
                 try:
                     found, newest = new_versions(registry, subject, known, after=self._newest[name])
                 except SchemaRegistryError as error:

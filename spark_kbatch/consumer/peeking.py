@@ -75,8 +75,9 @@ class _BoundedFetcher:
         left = self._max_bytes - self.size_in_bytes
         if left <= 0:
             raise _EnoughError
-        asked = asked._replace(max_bytes=min(_FETCH_BYTES, left))
-        read, edges = self._fetcher.fetch(topic_partition, asked)
+        read, edges = self._fetcher.fetch(
+            topic_partition, asked._replace(max_bytes=min(_FETCH_BYTES, left))
+        )
         self.size_in_bytes += len(read.data)
         self.next_offset = read.batches[-1][1].next_offset if read.batches else asked.offset
         return read, edges
@@ -112,11 +113,14 @@ def peek(
     condition = None if where is None else reader.where(where, typed)
     chosen = reader.chosen([topic], partitions)
     views, unreadable = reader.readable(chosen)
-    first = "earliest" if start is None else start
-    ranges = reader.ranges(views, first, end, isolation, ("earliest",))
-    within = dict.fromkeys(views, (0, LONG_MAX))
-    if condition is not None:
-        within = matching.windows(ranges, views, condition.condition, isolation)
+    ranges = reader.ranges(
+        views, "earliest" if start is None else start, end, isolation, ("earliest",)
+    )
+    within = (
+        matching.windows(ranges, views, condition.condition, isolation)
+        if condition
+        else dict.fromkeys(views, (0, LONG_MAX))
+    )
     rows = Rows([name for name in typed.schema.names if name != "topic"], typed, where=condition)
 
     def read(window: OffsetRange, most: int) -> _Read:
@@ -140,9 +144,12 @@ def peek(
                 reached = bounded.next_offset
             except (*UNREADABLE, OSError) as error:
                 damage, reached = error, max(reached, getattr(error, "next_offset", -1))
-        size = max(bounded.size_in_bytes, decoded // _DECODED_PER_BYTE)
-        table = pa.Table.from_batches(found, rows.schema)
-        return _Read(table, window._replace(end=min(reached, window.end)), size, damage)
+        return _Read(
+            pa.Table.from_batches(found, rows.schema),
+            window._replace(end=min(reached, window.end)),
+            max(bounded.size_in_bytes, decoded // _DECODED_PER_BYTE),
+            damage,
+        )
 
     held, parts, nothing = (
         dict[TopicPartition, tuple[int, int]](),
@@ -150,11 +157,11 @@ def peek(
         rows.schema.empty_table(),
     )
     for number, (tp, *asked) in enumerate(ranges):
-        log = views[tp].offsets.log_start_offset, views[tp].offsets.end_offset(isolation)
-        held[tp] = _clamped(within.get(tp, (0, 0)), *log)
+        log = views[tp].offsets
+        held[tp] = _clamped(within.get(tp, (0, 0)), log.log_start_offset, log.end_offset(isolation))
         limits = OffsetRange(tp, *_clamped(asked, *held[tp]))
-        most, share = count if left > 0 else 0, left // (len(ranges) - number)
-        parts.append(_part(read, limits, nothing, most, share, newest=newest))
+        share = left // (len(ranges) - number)
+        parts.append(_part(read, limits, nothing, count if left > 0 else 0, share, newest=newest))
         left -= parts[-1].size_in_bytes
     table, found = _in_order(parts, nothing, count, newest=newest)
     return Peek(
@@ -189,22 +196,23 @@ def _part(
     tp, low, high = limits
     size, width, most = 0, count, max_bytes // 2
     error: Exception | None = None
-    while low < high and found.num_rows < count:
-        # With few bytes left, what is stored together would be read again for few records.
-        if size >= max_bytes * 3 // 4 and (low, high) != limits[1:]:
-            break
+    # With few bytes left, what is stored together would be read again for few records.
+    while (
+        low < high
+        and found.num_rows < count
+        and error is None
+        and (size < max_bytes * 3 // 4 or (low, high) == limits[1:])
+    ):
         width = min(width, high - low)
         start = high - width if newest else low
         one = read(OffsetRange(tp, start, start + width), max(most, 1))
-        size, error, reached = size + one.size_in_bytes, error or one.error, one.range.end
+        size, reached = size + one.size_in_bytes, one.range.end
         most = max_bytes - size
         if newest and reached < high and width > 1:  # what comes after that is wanted first
             width = max((reached - start) // 2, 1)
             continue
         found = pa.concat_tables([one.rows, found] if newest else [found, one.rows])
-        low, high = (low, start) if newest else (reached, high)
-        if reached <= start:
-            break
+        low, high, error = (low, start, one.error) if newest else (reached, high, one.error)
         fitting = (reached - start) * most * 3 // (4 * max(one.size_in_bytes, 1))
         width = max(min(width * _WIDER, fitting), 1)
     looked_at = (high, limits.end) if newest else (limits.start, low)
@@ -224,10 +232,10 @@ def _in_order(
     times = [np.maximum.accumulate(one["timestamp"].cast(pa.int64()).to_numpy()) for one in tables]
     # Each partition's are in order already, and this sort keeps that.
     order = np.argsort(np.concatenate(times), kind="stable")
-    table, cut = pa.concat_tables(tables).take(order), max(len(order) - count, 0)
-    kept, others = table.slice(cut), table.slice(0, cut)
-    if not newest:
-        kept, others = table.slice(0, count), table.slice(count)
+    cut = max(len(order) - count, 0) if newest else count
+    table = pa.concat_tables(tables).take(order)
+    oldest, rest = table.slice(0, cut), table.slice(cut)
+    kept, others = (rest, oldest) if newest else (oldest, rest)
     edge = "max" if newest else "min"
     last = others.group_by("partition").aggregate([("offset", edge)]).to_pydict()
     bounds = dict(zip(last["partition"], last[f"offset_{edge}"], strict=True))

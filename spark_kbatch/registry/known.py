@@ -77,11 +77,6 @@ def registry_of(options: RegistryOptions) -> SchemaRegistry:
     )
 
 
-def hasty_registry_of(options: RegistryOptions) -> SchemaRegistry:
-    """Return the registry that options name, for what can be asked for later as well: no call is retried."""
-    return registry_of(replace(options, retries=False))
-
-
 class SchemaCache:
     """The answers of one registry that this machine knows. Thread-safe."""
 

@@ -18,11 +18,10 @@ What is read is bounded, as `consumer/peeking.py` says, and so is what is shown 
 
 from __future__ import annotations
 
-import codecs
 import datetime
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -49,59 +48,56 @@ if TYPE_CHECKING:
 
 COUNTS = (20, 50, 100)  # records on a page
 PARTITIONS_READ = 50  # for one page
-SHOWN_BYTES = 2 << 10  # of a key or a value among others
-WHOLE_BYTES = 256 << 10  # on the page of its record
-_HEADERS_SHOWN, _HEADERS_WHOLE = 5, 200
 _FIELDS_SHOWN = 50  # of a value as columns
 _INDENTS_MAX = 16  # JSON that is nested deeper is indented no further
-FORMS = {
-    "text": "Text",
-    "json": "JSON",
-    "hex": "Hex",
-    "avro": "Avro as columns",
-    "json-columns": "JSON as columns",
-}
 _FORMATS = {"avro": "avro", "json-columns": "json"}  # what `Cluster.peek` has them as
-_DEFAULTS = {
-    "start": "", "before": "", "order": "", "partitions": "", "key": "", "where": "", "show": "text", "schema": "",
-    "framing": "", "count": "",
-}  # fmt: skip
 _JSON_PART = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]\s*[\]}]|[\[\]{},:]|[^\s\[\]{},:"]+')
-_SPACE = {"]": ("\n", ""), "}": ("\n", ""), ":": ("", " ")}  # before and after a part of JSON
-_SPACE |= dict.fromkeys("[{,", ("", "\n"))
-_NUMBERS = re.compile(r"[0-9]{1,9}( *, *[0-9]{1,9})*")
+_SPACE = {
+    **dict.fromkeys("[{,", ("", "\n")),
+    **dict.fromkeys("]}", ("\n", "")),
+    ":": ("", " "),
+}  # before and after a part of JSON
 _BOUNDS = re.compile(r"[0-9]{1,9}:[0-9]{1,19}( *, *[0-9]{1,9}:[0-9]{1,19})*")
 
 
 def records(request: Request) -> Response:
     """Show some records of a topic."""
-    site, topic, asked = site_of(request), request.path_params["topic"], _asked(request)
+    site, topic, asked = site_of(request), request.path_params["topic"], request.query_params
     every = [one.partition for one in site.cluster.partitions(topic)]
-    order = asked["order"] or ("oldest" if asked["start"] else "newest")
-    page = {"topic": topic, "every": every, "order": order, "counts": COUNTS, "found": None}
-    status, page["error"] = 200, ""
+    page = {"topic": topic, "every": every, "counts": COUNTS, "found": None, "error": ""}
     try:
         page |= _found(site, topic, asked, every)
     except (ConfigError, InvalidValueError, OffsetOutOfRangeError, SchemaRegistryError) as error:
         page["error"] = str(error)
-        status = 404 if isinstance(error, OffsetOutOfRangeError) else 400
-    limits = {"most": SHOWN_BYTES, "headers_most": _HEADERS_SHOWN}
-    return site.page(request, "records.html", status, **page, **limits, asked=asked, **_SHOWN)
+    return site.page(request, "records.html", 400 if page["error"] else 200, **page, **_SHOWN)
 
 
 def record(request: Request) -> Response:
     """Show one record with all that it has."""
-    site, topic, asked = site_of(request), request.path_params["topic"], _asked(request)
+    site, topic, asked = site_of(request), request.path_params["topic"], request.query_params
     partition, offset = (whole_number(request.path_params[at]) for at in ("partition", "offset"))
     if partition is None or offset is None:
         raise HTTPException(404)
-    bounds = {"partitions": [partition], "start": offset, "end": offset + 1, "count": 1}
-    found = site.cluster.peek(topic, **bounds, **_formats(site, topic, asked))
-    names, shown = _records(found.rows, asked["show"])
-    page = {"topic": topic, "place": (partition, offset), "names": names, "records": shown}
-    page |= {"errors": found.errors, "most": WHOLE_BYTES, "headers_most": _HEADERS_WHOLE}
-    status = 200 if shown else 404
-    return site.page(request, "record.html", status, **page, asked=asked, **_SHOWN)
+    found = site.cluster.peek(
+        topic,
+        partitions=[partition],
+        start=offset,
+        end=offset + 1,
+        count=1,
+        **_formats(site, topic, asked),
+    )
+    names, shown = _records(found.rows, asked.get("show"))
+    return site.page(
+        request,
+        "record.html",
+        200 if shown else 404,
+        topic=topic,
+        place=(partition, offset),
+        names=names,
+        records=shown,
+        errors=found.errors,
+        **_SHOWN,
+    )
 
 
 ROUTES = [
@@ -113,57 +109,44 @@ ROUTES = [
 # What is asked for.
 
 
-def _asked(request: Request) -> dict[str, str]:
-    """Return all parameters, those that are not given as they are by default."""
-    given = request.query_params
-    return {name: given.get(name) or default for name, default in _DEFAULTS.items()}
-
-
 def _found(
     site: Site, topic: str, asked: Mapping[str, str], every: Sequence[int]
 ) -> dict[str, Any]:
     """Return what a page shows of the records that it is asked for."""
-    before, where, count = _bound("before", asked), asked["where"], asked["count"]
-    if asked["key"]:
-        key = f"key = X'{asked['key'].encode().hex()}'"
-        where = f"({where}) AND {key}" if where else key
-    chosen = _partitions(asked["partitions"]) if asked["partitions"] else every
+    before, where, key = _bound("before", asked), asked.get("where"), asked.get("key")
+    if key:
+        is_key = f"key = X'{key.encode().hex()}'"
+        where = f"({where}) AND {is_key}" if where else is_key
+    named = [one.strip() for one in asked.get("partitions", "").split(",") if one.strip()]
+    # The cluster refuses what is no number.
+    numbers: list[Any] = [one if whole_number(one) is None else int(one) for one in named]
     found = site.cluster.peek(
         topic,
-        partitions=chosen[:PARTITIONS_READ],
+        partitions=(numbers or every)[:PARTITIONS_READ],
         start=_bound("start", asked),
         end="latest" if before is None else before,
-        count=int(count) if count in map(str, COUNTS) else COUNTS[0],
+        count=int(asked["count"]) if asked.get("count", "") in map(str, COUNTS) else COUNTS[0],
         where=where or None,
         **_formats(site, topic, asked),
     )
-    names, shown = _records(found.rows, asked["show"])
-    read = [one.topic_partition.partition for one in found.ranges]
-    there = {"start": None, "before": None, "partitions": _listed(read)}
-    starts, ends = (
-        _listed(f"{n}:{one[at]}" for n, one in zip(read, found.ranges, strict=True))
-        for at in (1, 2)
-    )
+    names, shown = _records(found.rows, asked.get("show"))
     return {
         "found": found,
         "names": names,
         "records": shown,
-        "others": _listed(chosen[PARTITIONS_READ:]),
-        "older": found.has_older and there | {"before": starts},
-        "newer": found.has_newer and there | {"start": ends},
+        "others": (numbers or every)[PARTITIONS_READ:],
     }
-
-
-def _listed(found: Iterable[object]) -> str:
-    return ",".join(map(str, found))
 
 
 def _formats(site: Site, topic: str, asked: Mapping[str, str]) -> dict[str, Any]:
     """Return the options of values as columns that are asked for; only the operator names a registry."""
-    if asked["show"] not in _FORMATS:
+    if asked.get("show") not in _FORMATS:
         return {}
-    given = {f"value_{name}": asked[name] for name in ("schema", "framing") if asked[name]}
-    given |= {"value_format": _FORMATS[asked["show"]], "mode": PERMISSIVE}
+    given = {
+        "value_format": _FORMATS[asked["show"]],
+        "mode": PERMISSIVE,
+        **{f"value_{name}": asked[name] for name in ("schema", "framing") if asked.get(name)},
+    }
     if parse_value_keywords(site.registry, given, [topic]).value.schema.kind == "file":
         raise ConfigError(
             "schema names a file, which is not read for a page; accepted: latest, id:7, version:3, "
@@ -172,18 +155,11 @@ def _formats(site: Site, topic: str, asked: Mapping[str, str]) -> dict[str, Any]
     return {"registry": site.registry, **given}
 
 
-def _partitions(text: str) -> list[int]:
-    if not _NUMBERS.fullmatch(text.strip()):
-        raise ConfigError(f"partitions is {text!r}; accepted: numbers, such as 0, 2")
-    return sorted({*map(int, text.split(","))})
-
-
 def _bound(name: str, asked: Mapping[str, str]) -> int | datetime.datetime | dict[int, int] | None:
     """Return an offset, a time, or an offset for each of some partitions."""
-    text = asked[name].strip()
+    text = asked.get(name, "").strip()
     if _BOUNDS.fullmatch(text):
-        pairs = (one.split(":") for one in text.split(","))
-        return {int(partition): int(offset) for partition, offset in pairs}
+        return {int(n): int(at) for n, at in (one.split(":") for one in text.split(","))}
     if not text or whole_number(text) is not None:
         return whole_number(text)
     try:
@@ -199,7 +175,7 @@ def _bound(name: str, asked: Mapping[str, str]) -> int | datetime.datetime | dic
 # What is shown.
 
 
-def _records(rows: pa.Table, form: str) -> tuple[list[str], list[dict[str, Any]]]:
+def _records(rows: pa.Table, form: str | None) -> tuple[list[str], list[dict[str, Any]]]:
     """Return the names of values' columns, and the records, each with its values: bytes, of columns JSON."""
     values, names = rows["value"].combine_chunks(), ["Value"]
     columns = [values]
@@ -211,18 +187,10 @@ def _records(rows: pa.Table, form: str) -> tuple[list[str], list[dict[str, Any]]
     # Python has no datetimes after the year 9999.
     times = pc.divide(rows["timestamp"].cast(pa.int64()), 1000)
     rest = rows.drop_columns(["value", "timestamp"]).append_column("time_ms", times)
-    found = rest.to_pylist()
-    for number, one in enumerate(found):
-        one["values"] = [column[number].as_py() for column in columns]
-    return names, found
-
-
-def _text(data: bytes, most: int, form: str = "text") -> str:
-    """Return the first bytes of a text or of JSON, on one line."""
-    # Without the first bytes of a character that is cut.
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    text = decoder.decode(data[:most], final=len(data) <= most)
-    return json_on_one_line(text) if form in _FORMATS else field(text)
+    return names, [
+        one | {"values": [column[number].as_py() for column in columns]}
+        for number, one in enumerate(rest.to_pylist())
+    ]
 
 
 def _pretty(data: bytes) -> str:
@@ -242,4 +210,8 @@ def _pretty(data: bytes) -> str:
     return "".join(parts)
 
 
-_SHOWN = {"forms": FORMS, "text": _text, "pretty": _pretty}  # for templates
+_SHOWN = {
+    "field": field,
+    "one_line": json_on_one_line,
+    "pretty": _pretty,
+}  # for templates
