@@ -194,25 +194,26 @@ def _part(
         newest: whether to look from the end down.
     """
     tp, low, high = limits
+    start, reached = low - 1, low  # no further where damage has no end
     size, width, most = 0, count, max_bytes // 2
     error: Exception | None = None
     # With few bytes left, what is stored together would be read again for few records.
     while (
         low < high
         and found.num_rows < count
-        and error is None
+        and start < reached
         and (size < max_bytes * 3 // 4 or (low, high) == limits[1:])
     ):
         width = min(width, high - low)
         start = high - width if newest else low
         one = read(OffsetRange(tp, start, start + width), max(most, 1))
-        size, reached = size + one.size_in_bytes, one.range.end
+        size, error, reached = size + one.size_in_bytes, error or one.error, one.range.end
         most = max_bytes - size
-        if newest and reached < high and width > 1:  # what comes after that is wanted first
+        if newest and start < reached < high:  # what comes after that is wanted first
             width = max((reached - start) // 2, 1)
             continue
         found = pa.concat_tables([one.rows, found] if newest else [found, one.rows])
-        low, high, error = (low, start, one.error) if newest else (reached, high, one.error)
+        low, high = (low, start) if newest else (reached, high)
         fitting = (reached - start) * most * 3 // (4 * max(one.size_in_bytes, 1))
         width = max(min(width * _WIDER, fitting), 1)
     looked_at = (high, limits.end) if newest else (limits.start, low)

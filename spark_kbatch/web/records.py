@@ -5,7 +5,7 @@
                                 the newest
         before                  where older ones end, by partition: what links to older records have
         order                   "newest" or "oldest": which of those that are shown is above
-        partitions              0, 2
+        partitions              some numbers, 0, 2
         key, where              only records with this text as their key; only those that a condition is true for
         show, schema, framing   text, json, hex, avro, json-columns; what the latter two are read as
         count                   how many

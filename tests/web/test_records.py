@@ -15,7 +15,6 @@ from bs4 import BeautifulSoup, Tag
 import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.opening.stores import open_for_reading
-from spark_kbatch.registry.endpoint import Endpoint, RegistryTimeouts
 from spark_kbatch.web.records import PARTITIONS_READ
 from spark_kbatch.web.serving import WebServer
 from spark_kbatch.web.site import Site
@@ -341,12 +340,7 @@ def test_values_are_columns_of_json_by_a_ddl(cluster: Cluster, visitor: Visitor)
     assert values(content)[3] == json.dumps('{"id":7,"tags":["<b>",null]}')
 
 
-def test_values_are_columns_of_avro_by_the_operators_registry(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hasty = RegistryTimeouts(retry_ms=500)
-    defaults = {**(Endpoint.__init__.__kwdefaults__ or {}), "timeouts": hasty}
-    monkeypatch.setattr(Endpoint.__init__, "__kwdefaults__", defaults)
+def test_values_are_columns_of_avro_by_the_operators_registry(cluster: Cluster) -> None:
     schema = {
         "type": "record", "name": "Order",
         "fields": [{"name": "id", "type": "long"}, {"name": "<i>", "type": ["null", "string"]}],
@@ -371,6 +365,7 @@ def test_values_are_columns_of_avro_by_the_operators_registry(
             registry.next_answers("503", times=50)
             content = page(visitor, RECORDS, 400, show="avro", schema="id:77")
             assert "503" in told(content)
+            assert "(attempt 1, after 0" in told(content)
 
 
 @pytest.mark.parametrize(
