@@ -36,9 +36,6 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _LINE_ENDS = str.maketrans("\t\n\r", "   ")
 _SHORT = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
 _NOT_PLAIN = re.compile(r"[^\x00-\x7e]")  # json.dumps escapes ASCII controls except DEL
-_ESCAPE = re.compile(
-    rb"\\[\\tnr]|\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}"
-)
 _BYTE_IN_TEXT = range(0xDC80, 0xDD00)  # what "surrogateescape" makes of a byte that is not UTF-8
 
 
@@ -87,11 +84,6 @@ def field(data: bytes | str | None, separators: str = "") -> str:
     if _is_shown(text) and not any(c in text for c in separators):
         return text
     return "".join(_escaped(c) if c in separators else _visible(c) for c in text)
-
-
-def field_bytes(shown: str) -> bytes:
-    """Return the bytes of which `field` makes this text; a backslash that escapes nothing is one."""
-    return _ESCAPE.sub(_unescaped, shown.encode(errors="surrogateescape"))
 
 
 def may_be_terminal(stream: TextIO | None) -> bool:
@@ -190,11 +182,6 @@ def _escaped(character: str) -> str:
     if number < 0x80:
         return f"\\x{number:02x}"
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
-
-
-def _unescaped(found: re.Match[bytes]) -> bytes:
-    encoding = "latin-1" if found[0].startswith(rb"\x") else "utf-8"
-    return found[0].decode("unicode_escape").encode(encoding, "surrogatepass")
 
 
 def _in_json(found: re.Match[str]) -> str:

@@ -381,6 +381,8 @@ def read_as(
     keywords: Mapping[str, Any],
     topics: Any,
     own: tuple[str, ...] = READ_ARGUMENTS,
+    *,
+    retries: bool = True,
 ) -> TypedColumns:
     """Return what the arguments of a read in Python make of keys and values.
 
@@ -389,6 +391,7 @@ def read_as(
         registry, keywords: as for `parse_value_keywords`.
         topics: that are read, from which a subject follows; a pattern names none.
         own: the other arguments of the read, for the error about an unknown one.
+        retries: whether a registry that is away is asked again for a while.
 
     Raises:
         ConfigError: an argument is not accepted.
@@ -400,7 +403,10 @@ def read_as(
     columns = PinnedColumns()
     if keywords or registry is not None:
         names = [] if isinstance(topics, re.Pattern) else arguments.topic_names("topics", topics)
-        columns = pinned(parse_value_keywords(registry, keywords, names, own=own))
+        options = parse_value_keywords(registry, keywords, names, own=own)
+        if options.registry and not retries:
+            options = replace(options, registry=replace(options.registry, retries=False))
+        columns = pinned(options)
     typed = columns.typed(remedy=IN_ARGUMENTS)
     if not text:
         return typed
@@ -492,12 +498,15 @@ class NewSchemas:
         now_ms = self._monotonic_ms()
         if self._registry is not None and now_ms - self._asked_at_ms >= _MINUTE_MS:
             from spark_kbatch.columns.schemas import new_versions  # noqa: PLC0415
-            from spark_kbatch.registry.known import hasty_registry_of  # noqa: PLC0415  loads the registry's client
+            from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  loads the registry's client
 
             self._asked_at_ms = now_ms
             for column in self._columns:
                 name, subject = column.options.column, column.options.subject
-                registry, known = hasty_registry_of(self._registry), column.known_with(self._new)
+                registry, known = (
+                    registry_of(replace(self._registry, retries=False)),
+                    column.known_with(self._new),
+                )
                 try:
                     found, newest = new_versions(registry, subject, known, after=self._newest[name])
                 except SchemaRegistryError as error:

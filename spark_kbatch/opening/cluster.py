@@ -630,7 +630,6 @@ class Cluster:
         start: OffsetBound | None = None,
         end: OffsetBound = "latest",
         count: int = 20,
-        key: bytes | str | None = None,
         where: str | None = None,
         isolation_level: str = "read_committed",
         max_bytes: int = PEEK_BYTES,
@@ -651,11 +650,10 @@ class Cluster:
             end: where to end, exclusive, as for `read`.
             count: how many records to return at most, of all partitions together. Of several, these are
                 the newest or oldest by their times, but each partition keeps the order of its offsets.
-            key: only records with this key, as it is stored; text is its UTF-8.
-            where: only records that a condition is true for, as for `read`.
+            where: only records that a condition is true for, as for `read`: `key = 'a'`.
             isolation_level: as for `read`.
             max_bytes: about how many bytes of batches to read; a little more, as batches are read whole.
-            registry, formats: as for `read`.
+            registry, formats: as for `read`; a registry that does not answer is not asked again.
 
         Returns:
             The `rows`, oldest first, a `pyarrow.Table` with the columns of `read` but for `topic`. For each partition that was looked at, the `ranges` of offsets whose records are
@@ -672,12 +670,11 @@ class Cluster:
         return peeking.peek(
             self._reader,
             topic,
-            read_as(False, registry, formats, topic),
+            read_as(False, registry, formats, topic, retries=False),
             partitions=partitions,
             start=start,
             end=end,
             count=count,
-            key=key,
             where=where,
             isolation_level=isolation_level,
             max_bytes=max_bytes,

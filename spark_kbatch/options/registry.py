@@ -128,6 +128,7 @@ class RegistryOptions:
     bearer_auth_token: Secret = option(TOKEN, secret("a token"), NO_SECRET, "Token to send in place of user and password.", "none")
     security: Security = made_of(*_TLS_ROWS, default=Security())
     # fmt: on
+    retries: bool = True  # of calls; what can be asked for later as well has none
 
     def __repr__(self) -> str:
         return repr_of(self)

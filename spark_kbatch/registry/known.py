@@ -64,16 +64,6 @@ _REGISTRIES_MAX = 32  # whose options differ, in one process
 @functools.lru_cache(_REGISTRIES_MAX)
 def registry_of(options: RegistryOptions) -> SchemaRegistry:
     """Return the registry that options name, the same for the whole process."""
-    return _registry_of(options, retries=True)
-
-
-@functools.lru_cache(_REGISTRIES_MAX)
-def hasty_registry_of(options: RegistryOptions) -> SchemaRegistry:
-    """Return the registry that options name, for what can be asked for later as well: no call is retried."""
-    return _registry_of(options, retries=False)
-
-
-def _registry_of(options: RegistryOptions, *, retries: bool) -> SchemaRegistry:
     if options.url.folder:
         return FolderRegistry(Path(options.url.folder))
     endpoint = Endpoint(options)
@@ -81,7 +71,7 @@ def _registry_of(options: RegistryOptions, *, retries: bool) -> SchemaRegistry:
     user = options.user_info.text.partition(":")[0]
     about = [",".join(sorted(options.url.urls)), *([user] if user else [])]
     return KnownSchemas(
-        RegistryClient(endpoint, retries=retries),
+        RegistryClient(endpoint, retries=options.retries),
         RegistryClient(endpoint, retries=False),
         SchemaCache(" ".join(about)),
     )

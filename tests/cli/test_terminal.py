@@ -24,7 +24,6 @@ from spark_kbatch.terminal import (
     JsonLogFormatter,
     LogFormatter,
     field,
-    field_bytes,
     to_json,
     visible,
 )
@@ -80,18 +79,6 @@ def test_a_field_is_printable_and_says_which_bytes_it_is_of(
     assert shown.isprintable()
     assert not any(separator in shown for separator in separators)
     assert unescaped(shown) == data
-
-
-@given(st.binary(max_size=20) | hostile_bytes)
-@example(rb"\U00110000 \x \uD80")
-def test_the_bytes_of_a_field_are_read_back(data: bytes) -> None:
-    assert field_bytes(field(data)) == data
-
-
-def test_a_backslash_that_escapes_nothing_is_one() -> None:
-    assert (
-        field_bytes(r"C:\\\data\x1 \U00110000 \ud800") == b"C:\\\\data\\x1 \\U00110000 \xed\xa0\x80"
-    )
 
 
 @given(hostile)

@@ -71,7 +71,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "metrics": {},
     "partitions": {"topic": "events"},
     "peek": {
-        "topic": "events", "partitions": [0], "start": None, "end": 3, "count": 2, "key": "a", "where": "offset >= 0",
+        "topic": "events", "partitions": [0], "start": None, "end": 3, "count": 2, "where": "offset >= 0",
         "isolation_level": "read_committed", "max_bytes": 1 << 20, "registry": None,
     },
     "producer": {},

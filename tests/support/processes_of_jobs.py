@@ -26,7 +26,7 @@ from spark_kbatch.columns.reading import NewSchemas
 from spark_kbatch.options.registry import RegistryOptions
 from spark_kbatch.registry import known
 from spark_kbatch.registry.endpoint import Endpoint
-from spark_kbatch.registry.known import KnownSchemas, hasty_registry_of, registry_of
+from spark_kbatch.registry.known import KnownSchemas, registry_of
 from spark_kbatch.registry.schemas import SchemaRegistry
 from spark_kbatch.spark import reader
 from tests.registry.conftest import TIMEOUTS, Pauses
@@ -59,8 +59,6 @@ class Processes:
         for module, one in ((known, KnownSchemas), (reader, NewSchemas)):
             monkeypatch.setattr(module, one.__name__, functools.partial(one, monotonic_ms=now_ms))
         monkeypatch.setattr(known, "registry_of", self._in_process(registry_of.__wrapped__))
-        hasty = self._in_process(hasty_registry_of.__wrapped__)
-        monkeypatch.setattr(known, "hasty_registry_of", hasty)
         monkeypatch.setattr(schemas, "registry_of", known.registry_of)
 
     def _in_process(
