@@ -79,6 +79,7 @@ write(STANDS_FOR["s3://my-bucket/events"], "events")
 """,
     "docs/metrics.md": """
 STANDS_FOR["s3://my-bucket/events"] = f"file+bucket://{Path('bucket').absolute()}"
+STANDS_FOR["sponge /var/lib/node_exporter"] = "tee ."  # which not every reader has
 for place in (STANDS_FOR["s3://my-bucket/events"], "my-cluster"):
     write(place, "events")
 """,
@@ -91,6 +92,9 @@ sorted(Path("replica").glob("*/ledger/*"))[-2].unlink()  # which never came to t
     "docs/broker-logs.md": """
 STANDS_FOR["/var/lib/kafka-logs"] = "kafka-logs"
 STANDS_FOR["/mnt/backup/clicks-0"] = "kafka-logs/clicks-0"
+STANDS_FOR["/mnt/backup/kafka-logs"] = "saved/broker-0"
+write("saved", "clicks").alter_group_offsets("billing", {("clicks", 0): 1})
+Path("00000000000000000007-aBc_dEf.log").touch()  # as tiered storage names a segment
 """,
     "docs/command-line.md": """
 readings = write("PATH", "readings", partitions=2)
@@ -110,6 +114,9 @@ broker.create_topic("copy", partitions=2)
 broker = broker.serve(port=0)
 STANDS_FOR["broker:9092"] = broker.bootstrap_servers
 STANDS_FOR["broker-1:9092"] = broker.bootstrap_servers
+""",
+    "docs/from-kafka.md": """
+Path("job.py").write_text('orders.write.format("kafka").save()')
 """,
     "docs/exactly-once.md": """
 STANDS_FOR["broker-1:9092"] = os.environ["KAFKA_BROKERS"]

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 COUNT_MAX = 10_000
 _DECOMPRESSED_MAX = 64 << 20  # of one batch
 _DECODED_PER_BYTE = 8  # so many decoded bytes count as one that is read
-_FETCH_BYTES = 256 << 10
+_FETCH_BYTES, _SMALL_FETCH_BYTES = 256 << 10, 4 << 10  # the second where batches count
 _WIDER = 8  # is a window than the one before, where the bytes allow
 
 
@@ -68,6 +68,7 @@ class _BoundedFetcher:
     def __init__(self, fetcher: Fetcher, max_bytes: int) -> None:
         self._fetcher, self._max_bytes = fetcher, max_bytes
         self._batch_bytes = getattr(fetcher, "batch_bytes", 0)
+        self._fetch_bytes = _SMALL_FETCH_BYTES if self._batch_bytes else _FETCH_BYTES
         self.size_in_bytes = self.next_offset = 0  # of what was fetched, and after it
 
     def fetch(
@@ -77,8 +78,9 @@ class _BoundedFetcher:
         left = self._max_bytes - self.size_in_bytes
         if left <= 0:
             raise _EnoughError
-        most = min(_FETCH_BYTES if not self._batch_bytes else self._batch_bytes, left)
-        read, edges = self._fetcher.fetch(topic_partition, asked._replace(max_bytes=most))
+        read, edges = self._fetcher.fetch(
+            topic_partition, asked._replace(max_bytes=min(self._fetch_bytes, left))
+        )
         self.size_in_bytes += max(len(read.data), self._batch_bytes * len(read.batches))
         self.next_offset = read.batches[-1][1].next_offset if read.batches else asked.offset
         return read, edges
@@ -152,17 +154,17 @@ def peek(
             damage,
         )
 
-    held, parts, nothing = (
-        dict[TopicPartition, tuple[int, int]](),
-        list[_Read](),
-        rows.schema.empty_table(),
-    )
-    for number, (tp, *asked) in enumerate(ranges):
+    held, limits = dict[TopicPartition, tuple[int, int]](), list[OffsetRange]()
+    for tp, *asked in ranges:
         log = views[tp].offsets
         held[tp] = _clamped(within.get(tp, (0, 0)), log.log_start_offset, log.end_offset(isolation))
-        limits = OffsetRange(tp, *_clamped(asked, *held[tp]))
-        share = left // (len(ranges) - number)
-        parts.append(_part(read, limits, nothing, count if left > 0 else 0, share, newest=newest))
+        limits.append(OffsetRange(tp, *_clamped(asked, *held[tp])))
+    parts, nothing = list[_Read](), rows.schema.empty_table()
+    to_read = sum(one.start < one.end for one in limits)
+    for one in limits:
+        share = left // max(to_read, 1)
+        to_read -= one.start < one.end
+        parts.append(_part(read, one, nothing, count if left > 0 else 0, share, newest=newest))
         left -= parts[-1].size_in_bytes
     table, found = _in_order(parts, nothing, count, newest=newest)
     return Peek(

@@ -332,8 +332,8 @@ def test_a_search_through_small_objects_ends_as_each_takes_a_request(
     bucket: Place, objects: CountedObjects
 ) -> None:
     asked = objects.cost.requests
-    found = bucket.cluster.peek("events", key="no such key", max_bytes=1 << 20)
+    found = bucket.cluster.peek("events", where="key = 'no such key'", max_bytes=1 << 20)
 
     assert found.has_older
     assert objects.cost.requests - asked < 120  # of 200
-    assert bucket.cluster.peek("events", key="no such key").has_older is False
+    assert bucket.cluster.peek("events", where="key = 'no such key'").has_older is False

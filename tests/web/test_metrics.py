@@ -31,7 +31,6 @@ from spark_kbatch.options.server import ServerConfig
 from spark_kbatch.server.intercepts import InterceptedRequest
 from spark_kbatch.web import app as web_app
 from spark_kbatch.web import site as web_site
-from spark_kbatch.web.access import Access
 from spark_kbatch.web.metrics import METRICS, Exposition
 from spark_kbatch.web.site import Site
 from spark_kbatch.wire.errors import ErrorCode
@@ -391,13 +390,13 @@ def test_a_part_that_cannot_be_read_is_left_out_and_told_once(
 def test_scrapes_of_the_same_seconds_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     objects, now_s = AllCounted(), [1000.0]
     monkeypatch.setattr(web_site, "monotonic_s", lambda: now_s[0])
-    app = web_app.application(Site(a_bucket(objects, TOPIC)), Access(None))
+    app = web_app.application(Site(a_bucket(objects, TOPIC)))
     request = Request({"type": "http", "app": app})
     web_app.metrics(request)
     objects.taken()  # the first one, with what it found out for all others
     now_s[0] += 5
     once = web_app.metrics(request).body
-    assert objects.taken() == {"list ledger": 2}
+    assert objects.taken() == {"get ledger": 1, "list ledger": 2, "list checkpoints": 1}
 
     now_s[0] += 4.9
     assert web_app.metrics(request).body == once
