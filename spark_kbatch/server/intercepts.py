@@ -13,6 +13,7 @@ requests, and no others.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -74,6 +75,7 @@ def api_key_of(api: str) -> ApiKey:
     return found
 
 
+@functools.cache  # each request asks
 def name_of(key: ApiKey) -> str:
     """Return Kafka's name of a kind of request."""
     return "".join(word.capitalize() for word in key.name.split("_"))
