@@ -176,6 +176,7 @@ USES = {
         "CommittedOffsets._has_expired": EXPIRY,
     },
     "server/server.py": {"Server.__init__": SHOWN},
+    "web/history.py": {"Samples.__init__": SHOWN},
     "wire/oauth.py": {"TokenSource._unsecured": ENDING},
 }
 

@@ -414,6 +414,10 @@ CALLS: dict[str, dict[str, Any]] = {
     "has": {"part": "groups"},
     "list_offsets": {"wanted": {E0: "latest"}, "isolation_level": "read_committed"},
     "partitions": {"topic": "events"},
+    "peek": {
+        "topic": "events", "partitions": [0], "start": None, "end": 3, "count": 2, "where": "offset >= 0",
+        "isolation_level": "read_committed", "max_bytes": 1 << 20, "registry": None,
+    },
     "producer": {},
     "read": {
         "topics": "events", "partitions": [0], "start": "earliest", "end": 3, "last": 2,
