@@ -92,8 +92,9 @@ sorted(Path("replica").glob("*/ledger/*"))[-2].unlink()  # which never came to t
     "docs/broker-logs.md": """
 STANDS_FOR["/var/lib/kafka-logs"] = "kafka-logs"
 STANDS_FOR["/mnt/backup/clicks-0"] = "kafka-logs/clicks-0"
-STANDS_FOR["/mnt/backup/kafka-logs"] = "saved/broker-0"
-write("saved", "clicks").alter_group_offsets("billing", {("clicks", 0): 1})
+STANDS_FOR["/mnt/backup/kafka-logs"] = "saved"
+write("lost", "clicks").alter_group_offsets("billing", {("clicks", 0): 1})
+Path("lost/broker-0").rename("saved")
 Path("00000000000000000007-aBc_dEf.log").touch()  # as tiered storage names a segment
 """,
     "docs/command-line.md": """
