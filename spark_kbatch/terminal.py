@@ -55,15 +55,19 @@ def iso_time(timestamp_ms: int) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def iso_time_ms(text: str) -> int | None:
-    """Parse an ISO 8601 time, in UTC unless it has a zone, into ms; None if `text` is not a time."""
+def iso_moment(text: str) -> datetime.datetime | None:
+    """Parse an ISO 8601 time, in UTC unless it has a zone; None if `text` is not a time."""
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return (moment - EPOCH) // datetime.timedelta(milliseconds=1)
+    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+
+
+def iso_time_ms(text: str) -> int | None:
+    """Parse a time as `iso_moment` does, into ms."""
+    moment = iso_moment(text)
+    return None if moment is None else (moment - EPOCH) // datetime.timedelta(milliseconds=1)
 
 
 def visible(text: str) -> str:

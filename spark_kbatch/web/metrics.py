@@ -26,11 +26,12 @@ from __future__ import annotations
 import fnmatch
 import functools
 import logging
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from spark_kbatch.errors import INSTALL_EXTRA, ConfigError, KBatchError
+from spark_kbatch.files import Files
 from spark_kbatch.opening.stores import store_of
 from spark_kbatch.terminal import visible
 
@@ -292,13 +293,12 @@ def _of_groups(cluster: Cluster) -> _Values:
 def _of_log_dirs(disks: Any) -> _Values:
     for one in disks.log_dirs(writes=False):
         is_offline = one.state == "offline"
-        # Some network file systems tell no sizes.
-        disk = None if is_offline else shutil.disk_usage(one.path)
+        total, usable = (0, 0) if is_offline else Files().disk_space(Path(one.path))
         values = {
             "kafka_log_logmanager_logdirectoryoffline": int(is_offline),
             "kbatch_log_dir_writable": int(one.state == "online"),
-            "kbatch_log_dir_free_bytes": disk.free if disk and disk.total else None,
-            "kbatch_log_dir_size_bytes": (disk and disk.total) or None,
+            "kbatch_log_dir_free_bytes": usable if total else None,
+            "kbatch_log_dir_size_bytes": total or None,
             "kbatch_log_dir_staged_bytes": one.staged_size_in_bytes,
         }
         yield values, [one.path]

@@ -37,7 +37,7 @@ from spark_kbatch.errors import (
     SchemaRegistryError,
 )
 from spark_kbatch.options.values import PERMISSIVE, parse_value_keywords
-from spark_kbatch.terminal import field, json_on_one_line
+from spark_kbatch.terminal import field, iso_moment, json_on_one_line
 from spark_kbatch.web.site import site_of, whole_number
 
 if TYPE_CHECKING:
@@ -162,14 +162,13 @@ def _bound(name: str, asked: Mapping[str, str]) -> int | datetime.datetime | dic
         return {int(n): int(at) for n, at in (one.split(":") for one in text.split(","))}
     if not text or whole_number(text) is not None:
         return whole_number(text)
-    try:
-        time = datetime.datetime.fromisoformat(text)
-    except ValueError:
+    moment = iso_moment(text)
+    if moment is None:
         raise ConfigError(
             f"{name} is {text!r}; accepted: an offset, or one for each partition, such as 0:5, 1:7; or a "
             "time, such as 2024-10-25T08:00:00Z"
-        ) from None
-    return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
+        )
+    return moment
 
 
 # What is shown.

@@ -6,14 +6,15 @@ of its ledger. What takes longer than the rest, what waits as garbage in a folde
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
+from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.stores import store_of
 from spark_kbatch.web.site import Site, site_of
@@ -68,10 +69,9 @@ def _disks(request: Request, site: Site) -> Response:
 def _room(path: str) -> tuple[int, int]:
     """Return the size of a path's disk, and what of it is free; zeros if that is not known."""
     try:
-        found = shutil.disk_usage(path)
+        return Files().disk_space(Path(path))
     except OSError:
         return 0, 0
-    return found.total, found.free
 
 
 def _bucket(request: Request, site: Site) -> Response:
