@@ -26,7 +26,7 @@ from spark_kbatch.server.memory import SMALL_REQUEST_BYTES
 from spark_kbatch.server.peers import SlowWarnings, warn_once
 from spark_kbatch.server.pools import CallLater, Pool
 from spark_kbatch.server.refusals import refusal
-from spark_kbatch.server.requests import HANG_UP, Handler, Received, Respond
+from spark_kbatch.server.requests import HANG_UP, NAME_SHOWN_MAX, Handler, Received, Respond
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.protocol import ApiKey, Versions
@@ -40,7 +40,6 @@ _HUGE_BYTES = 131_072
 _ELEMENTS_MAX = 32  # of all arrays, such as partitions
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_WITH_SOFTWARE = 3  # of ApiVersions
-_CLIENT_ID_SHOWN_MAX = 200  # characters, in the log
 _NO_SASL = "it asks for SASL, and this server has no users: give it security.protocol=PLAINTEXT"
 
 
@@ -228,13 +227,13 @@ class Dispatch:
         queued_s, handled_s = began_s - exchange.began_s, monotonic_s() - began_s
         self._slow.took(
             queued_s + handled_s, "%s of client %r at %s, %d bytes: %d ms queued, %d ms handled",
-            name_of(ApiKey(received.api_key)), received.client_id[:_CLIENT_ID_SHOWN_MAX],
+            name_of(ApiKey(received.api_key)), received.client_id[:NAME_SHOWN_MAX],
             received.client_host, exchange.size_in_bytes, 1000 * queued_s, 1000 * handled_s,
         )  # fmt: skip
 
 
 def _refuse_sasl(received: Received, respond: Respond) -> None:
-    """Refuse a SaslHandshake as a broker's listener without SASL does, and log who has sent it.
+    """Refuse a SaslHandshake as a broker's listener without SASL does, and log the client.
 
     Source: KafkaApis.handleSaslHandshakeRequest.
     """

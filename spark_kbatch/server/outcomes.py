@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import InvalidTopicError, KBatchError, TopicAlreadyExistsError
-from spark_kbatch.server.requests import Received
+from spark_kbatch.server.requests import NAME_SHOWN_MAX, Received
 from spark_kbatch.wire.errors import ErrorCode, code_of
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,6 @@ _LOGGED = {
 _SENTENCES_MAX = 1000  # logged sentences that are remembered
 _SENTENCE_MAX = 1000  # characters that are answered and logged, about
 _FORGETS_EVERY_S = 60.0
-_NAME_SHOWN_MAX = 200  # characters, in the log
 
 _Result = TypeVar("_Result")
 
@@ -118,7 +117,7 @@ class Outcomes:
     def warn_of_transactional(self, transactional_id: str, received: Received) -> None:
         """Log the refusal of a transactional producer, once for each client id and transactional id."""
         self.warn_once(
-            f"the producer of client {received.client_id[:_NAME_SHOWN_MAX]!r} with transactional.id "
-            f"{transactional_id[:_NAME_SHOWN_MAX]!r} is refused: "
+            f"the producer of client {received.client_id[:NAME_SHOWN_MAX]!r} with transactional.id "
+            f"{transactional_id[:NAME_SHOWN_MAX]!r} is refused: "
             f"{NO_TRANSACTIONS}"
         )

@@ -28,7 +28,7 @@ from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, unpack
 from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from spark_kbatch.server.appends import Append, Appends
 from spark_kbatch.server.outcomes import NO_TRANSACTIONS, Outcomes, code_of_existing, shortened
-from spark_kbatch.server.requests import HANG_UP, Received, Respond
+from spark_kbatch.server.requests import HANG_UP, NAME_SHOWN_MAX, Received, Respond
 from spark_kbatch.server.unwritten_batches import IdempotentBatch, idempotent_batch
 from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.protocol import InitProducerIdResponse, ProduceRequest, ProduceResponse
@@ -45,12 +45,11 @@ _NOT_STORED = {
     ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
 }  # fmt: skip
-# What idempotent producers are told in the course of retries, and mend by themselves.
+# Answers to retries of idempotent producers, which these mend by themselves.
 _MENDED_BY_CLIENTS = {
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
     ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.UNKNOWN_PRODUCER_ID,
 }  # fmt: skip
-_CLIENT_ID_SHOWN_MAX = 200  # characters, in the log
 _TAKES_WITHIN_S = 10.0  # an id; clients wait for 30 s
 _FIRST_WITH_IDS = 3  # version of InitProducerId
 
@@ -99,7 +98,7 @@ class ProduceHandler:
                 if refusal:
                     if batch is not None:
                         received.unwritten.answered(batch, refusal[0])
-                    if first is None:  # else that one's error is told
+                    if first is None:  # else the log has that one's error
                         answer.tell(topic_partition, *refusal)
                     answer.refuse(slot, *refusal)
                     continue
@@ -155,7 +154,7 @@ class _ProduceAnswer:
         ]
         self._acks, self._respond, self._unwritten = request.acks, respond, received.unwritten
         self._outcomes = outcomes
-        self._sender = received.client_id[:_CLIENT_ID_SHOWN_MAX], received.client_host
+        self._sender = received.client_id[:NAME_SHOWN_MAX], received.client_host
         self._mutex = threading.Lock()  # guards _missing
         self._missing = 1  # parts, and the handler itself
         self._last_message = ""

@@ -15,6 +15,10 @@ from typing import Any, NamedTuple, TypeAlias
 from spark_kbatch.server.peers import Peer
 from spark_kbatch.server.unwritten_batches import UnwrittenBatches
 
+NAME_SHOWN_MAX = (
+    200  # characters of a client's id, and of other names that clients choose, in the log
+)
+
 
 class Received(NamedTuple):
     """A request and its sender."""
