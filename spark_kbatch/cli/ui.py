@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -45,18 +44,19 @@ def listen_address(
         raise click.BadParameter(str(error)) from None
 
 
+_OF_VISITORS: Sequence[Callable[[Any], Any]] = (
+    click.option("--token/--no-token", default=True, show_default=True, help="Whether the pages need a token. Without one, every user of this machine, and whoever else can connect, sees all records."),
+    click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="File with the token, for programs that ask again and again; by default a new random one is printed."),
+    click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help="Name by which browsers reach the pages, beside IP addresses and localhost; may be repeated."),
+    registry_options,
+)  # fmt: skip
+
+
 def visitors_options(command: _Command) -> Callable[..., Any]:
     """Add the options of pages and who may look to a command, which gets those of `serve_pages` by name."""
-
-    @click.option("--token/--no-token", default=True, show_default=True, help="Whether the pages need a token. Without one, every user of this machine, and whoever else can connect, sees all records.")  # fmt: skip
-    @click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="File with the token, for programs that ask again and again; by default a new random one is printed.")  # fmt: skip
-    @click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help="Name by which browsers reach the pages, beside IP addresses and localhost; may be repeated.")  # fmt: skip
-    @registry_options
-    @functools.wraps(command)
-    def with_visitors(*given: Any, **named: Any) -> Any:
-        return command(*given, **named)
-
-    return with_visitors
+    for option in reversed(_OF_VISITORS):
+        command = option(command)
+    return command
 
 
 def serve_pages(

@@ -36,12 +36,16 @@ def find_commits(
         The commits, newest first; of all, those of the last minute as well. And the number to go on before; None
         if there are no older ones.
     """
-    # As the first of a bucket is searched for in its ledger, it is not asked for each time.
-    kept = site.recent("commits", site.cluster.commit_numbers, fresh_s=_NUMBERS_FRESH_S)
-    end = ALL_COMMITS.stop if before is None else before
-    start = max(min(end, kept.stop) - LOOKED_AT, kept.start)
-    found = site.cluster.history(topic, numbers=range(start, end))
-    return [*found], start if start > kept.start else None
+
+    def find() -> tuple[list[Commit], int | None]:
+        # As the first of a bucket is searched for in its ledger, it is not asked for each time.
+        kept = site.recent("commits", site.cluster.commit_numbers, fresh_s=_NUMBERS_FRESH_S)
+        end = ALL_COMMITS.stop if before is None else before
+        start = max(min(end, kept.stop) - LOOKED_AT, kept.start)
+        found = site.cluster.history(topic, numbers=range(start, end))
+        return [*found], start if start > kept.start else None
+
+    return site.as_of_news(f"commits {before} {topic}", find)
 
 
 def chart_of(commits: Sequence[Commit]) -> Chart | None:
@@ -61,9 +65,7 @@ def commits(request: Request) -> Response:
     """Show the commits, newest first, a page of them at a time."""
     site, topic = site_of(request), request.query_params.get("topic") or None
     before = whole_number(request.query_params.get("before", ""))
-    found, older = site.as_of_news(
-        f"commits {before} {topic}", lambda: find_commits(site, before, topic)
-    )
+    found, older = find_commits(site, before, topic)
     return site.page(
         request,
         "commits.html",

@@ -54,7 +54,7 @@ class Site:
         server: Server | None = None,
         registry: Mapping[str, str] | None = None,
     ) -> None:
-        self.cluster, self.server, self.registry = cluster, server, registry or None
+        self.cluster, self.registry = cluster, registry or None
         self._news: Callable[[], int] | None = None
         self.ledger = store_of(cluster).ledger  # of a bucket
         if self.ledger is not None:
