@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,37 +12,9 @@ from spark_kbatch import Cluster, Commit, TopicPartition
 from spark_kbatch.bucket import commits
 from spark_kbatch.bucket.garbage import GarbageCollector
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.opening.stores import begin_job
-from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.store.store import Store
-from tests.support.bucket_jobs import QUERY, commit_batch, rows
+from tests.support.bucket_jobs import commit_batch, wrote
 from tests.support.bucket_objects import CountingObjects, a_bucket, a_url
-
-
-def wrote(
-    place: str,
-    values: Mapping[int, Sequence[str]],
-    *,
-    number: int | None = None,
-    topic: str = "events",
-    overwrite: bool = False,
-) -> None:
-    """Write values by partition as a batch job, or as the micro-batch with a number."""
-    options = parse_write_options({"path": place, "topic": topic, "flush": "false"})
-    is_micro_batch = number is not None
-    job = begin_job(options, overwrite=overwrite, is_micro_batch=is_micro_batch)
-    query_id = QUERY if is_micro_batch else None
-    messages = [
-        job.stage(
-            rows(some, partition=[partition] * len(some)), application_id="app", query_id=query_id
-        )
-        for partition, some in values.items()
-    ]
-    messages = pickle.loads(pickle.dumps(messages))
-    if number is None:
-        job.commit_batch(messages)
-    else:
-        job.commit_micro_batch(messages, number)
 
 
 def jobs_into(cluster: Cluster) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
+from spark_kbatch import Cluster
+from tests.support import builders
 from tests.support.clients.aio_kafka import AioKafka
 from tests.support.clients.interface import Client
 from tests.support.clients.java import JavaTools
@@ -25,6 +27,13 @@ _OF_PYTHON = {one.name: one for one in (Librdkafka, KafkaPython, AioKafka)}
 
 
 BUT_KCAT = [*_OF_PYTHON, pytest.param(JavaTools.name, marks=pytest.mark.interop)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster in a folder, with a topic; a module may have another one in its place."""
+    with builders.a_cluster(tmp_path) as cluster:
+        yield cluster
 
 
 @pytest.fixture(params=[*BUT_KCAT, pytest.param(Kcat.name, marks=pytest.mark.interop)])

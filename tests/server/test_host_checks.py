@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
 from pathlib import Path, PurePath
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.catalog import folder_clock
 from spark_kbatch.server import listener
-from tests.support import builders
 from tests.support.raw_clients import RawClient
 
 MOUNTS = r"""
@@ -23,12 +21,6 @@ MOUNTS = r"""
 34 22 0:44 / /- rw - 9p host rw
 a line that breaks off
 """
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with builders.a_cluster(tmp_path) as cluster:
-        yield cluster
 
 
 @pytest.mark.parametrize(

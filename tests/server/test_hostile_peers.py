@@ -9,7 +9,6 @@ import ssl
 import struct
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -44,12 +43,6 @@ MiB = 1 << 20
 BATCH = builders.batch(n=1)
 PRODUCE = request(ApiKey.PRODUCE, 9, produce(BATCH))
 METADATA = request(ApiKey.METADATA, 9, MetadataRequest(topics=[]))
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with builders.a_cluster(tmp_path) as cluster:
-        yield cluster
 
 
 @pytest.fixture

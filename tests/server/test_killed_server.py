@@ -11,13 +11,14 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
+import gc
 import itertools
 import logging
 import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -39,6 +40,14 @@ from tests.support.waiting import until
 
 # kafka-python leaves the socket of a connection that is refused to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """Collect these sockets here, where the warning is ignored, and not in whatever test comes later."""
+    yield
+    gc.collect()
+
 
 TOPIC, PARTITIONS = "events", 2
 JOB_ROWS = 50

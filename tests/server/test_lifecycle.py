@@ -48,12 +48,6 @@ time.sleep(60)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with builders.a_cluster(tmp_path) as cluster:
-        yield cluster
-
-
-@pytest.fixture
 def server(cluster: Cluster) -> Iterator[Server]:
     with cluster.serve() as server:
         yield server

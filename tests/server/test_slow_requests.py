@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +16,6 @@ from tests.support import builders
 from tests.support.raw_clients import RawClient, fetch, produce, produced, request
 
 MiB = 1 << 20
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with builders.a_cluster(tmp_path) as cluster:
-        yield cluster
 
 
 @pytest.fixture

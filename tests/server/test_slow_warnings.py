@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,12 +27,6 @@ LINE = re.compile(
 )
 APPEND = re.compile(r"slow request: Produce, (\d+) ms in the append of 1 batches to events-0")
 BATCH = builders.batch(n=1)
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with builders.a_cluster(tmp_path) as cluster:
-        yield cluster
 
 
 @pytest.fixture

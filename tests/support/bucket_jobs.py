@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -55,3 +55,32 @@ def commit_micro_batch(url: str, number: int, *tasks: Sequence[str], **options: 
     tasks_job = begun(url, is_micro_batch=True, **options)
     messages = staged(tasks_job, *tasks, query_id=QUERY)
     begun(url, is_micro_batch=True, **options).commit_micro_batch(messages, number)
+
+
+def wrote(
+    place: str,
+    values: Mapping[int, Sequence[str]],
+    *,
+    number: int | None = None,
+    topic: str = "events",
+    overwrite: bool = False,
+    query_id: str = QUERY,
+    application_id: str = "app",
+) -> None:
+    """Write values by partition into any place, as a batch job, or as the micro-batch with a number."""
+    options = parse_write_options({"path": place, "topic": topic, "flush": "false"})
+    is_micro_batch = number is not None
+    job = begin_job(options, overwrite=overwrite, is_micro_batch=is_micro_batch)
+    messages = [
+        job.stage(
+            rows(some, partition=[partition] * len(some)),
+            application_id=application_id,
+            query_id=query_id if is_micro_batch else None,
+        )
+        for partition, some in values.items()
+    ]
+    messages = pickle.loads(pickle.dumps(messages))
+    if number is None:
+        job.commit_batch(messages)
+    else:
+        job.commit_micro_batch(messages, number)

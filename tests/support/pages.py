@@ -8,15 +8,14 @@ with shown(cluster) as pages:
 from __future__ import annotations
 
 import contextlib
-import html
 import http.client
-import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from spark_kbatch import Cluster, Server
 from spark_kbatch.web.serving import WebServer
 from spark_kbatch.web.site import Site
+from tests.support.shown_numbers import text_of
 
 TOKEN = "a-token-of-tests-and-of-nothing-else"
 TIMEOUT_S = 60
@@ -32,7 +31,7 @@ class Page(NamedTuple):
     @property
     def words(self) -> str:
         """The text as a person sees it, on one line."""
-        return re.sub(r"\s+", " ", html.unescape(re.sub("<[^>]*>", " ", self.text)))
+        return text_of(self.text)
 
 
 @contextlib.contextmanager

@@ -2,52 +2,30 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Iterator, Mapping
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster
-from spark_kbatch.opening.stores import begin_job
-from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.terminal import iso_time
 from spark_kbatch.web import commits
 from spark_kbatch.web.site import size_shown
-from tests.support.bucket_jobs import QUERY, rows
+from tests.support import bucket_jobs
+from tests.support.bucket_jobs import QUERY
 from tests.support.bucket_objects import AllCounted, a_bucket
 from tests.support.pages import Visitor, shown
 from tests.support.shown_numbers import charts, table, text_of
 
 
-def wrote(
-    cluster: Cluster,
-    values: Mapping[int, int],
-    *,
-    number: int | None = None,
-    topic: str = "events",
-    query_id: str = QUERY,
-    application_id: str = "app",
-) -> None:
-    """Write so many records by partition as a batch job, or as the micro-batch with a number."""
-    options = parse_write_options({"path": cluster.address, "topic": topic, "flush": "false"})
-    job = begin_job(options, overwrite=False, is_micro_batch=number is not None)
-    messages = [
-        job.stage(
-            rows(["v"] * count, partition=[partition] * count),
-            application_id=application_id,
-            query_id=query_id if number is not None else None,
-        )
-        for partition, count in values.items()
-    ]
-    messages = pickle.loads(pickle.dumps(messages))
-    if number is None:
-        job.commit_batch(messages)
-    else:
-        job.commit_micro_batch(messages, number)
+def wrote(cluster: Cluster, counts: Mapping[int, int], **how: Any) -> None:
+    """Write so many records by partition as `bucket_jobs.wrote` does."""
+    values = {partition: ["v"] * count for partition, count in counts.items()}
+    bucket_jobs.wrote(cluster.address, values, **how)
 
 
 @pytest.fixture(params=["folder", "bucket"])
