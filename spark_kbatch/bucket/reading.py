@@ -231,9 +231,8 @@ class BucketReads:
 class PartitionReader:
     """A fetcher of one partition of the topic with an id. Not thread-safe."""
 
-    batch_bytes = (
-        16 << 10
-    )  # as many as a batch counts at least where reads are bounded: it may take a request
+    # As many as a batch counts at least where reads are bounded: it may take a request.
+    batch_bytes = 16 << 10
 
     def __init__(
         self,

@@ -157,8 +157,8 @@ class BucketStore(OwnSource):
         """Return the same store, with topics and ends of partitions as they were followed last.
 
         Args:
-            requests_for_sizes: of one `describe`; the sizes of topics that take more are -1. They are told
-                some time later, since what was asked for stays in memory.
+            requests_for_sizes: of one `describe`; the sizes of topics that take more are -1. A later one has
+                them, since what was asked for stays in memory.
         """
         found = copy.copy(self)
         found._requests_for_sizes = requests_for_sizes  # noqa: SLF001  of the same class

@@ -102,7 +102,7 @@ Found = tuple[TopicPartition, int, int, "pa.RecordBatch"]
 
 
 class Looks:
-    """What is new in the partitions that are followed. Not thread-safe."""
+    """Looks for new records in the partitions that are followed. Not thread-safe."""
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ class Following:
             read: returns the records of a range of a topic, by its id, in bounded batches with a
                 column `offset`.
             schema: of what iteration returns.
-            group: the groups of the place, and the one that is told how far the loop has come.
+            group: the groups of the place, and the one whose offsets the loop commits.
             timeout: seconds without a record, after which the loop ends.
             stop: ends the loop once it is set, or true.
             address: of the place, for errors.

@@ -47,9 +47,8 @@ _WIDER = 8  # is a window than the one before, where the bytes allow
 class Peek(NamedTuple):
     """Some records of a topic, and where they are."""
 
-    rows: (
-        pa.Table
-    )  # oldest first, with the columns of a read with the same options, without `topic`
+    # Oldest first, with the columns of a read with the same options, without `topic`.
+    rows: pa.Table
     # Of each partition the offsets of which all records that are wanted are among the rows.
     ranges: Sequence[OffsetRange]
     has_older: bool  # whether records that are wanted may be before the ranges

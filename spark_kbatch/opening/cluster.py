@@ -656,9 +656,10 @@ class Cluster:
             registry, formats: as for `read`; a registry that does not answer is not asked again.
 
         Returns:
-            The `rows`, oldest first, a `pyarrow.Table` with the columns of `read` but for `topic`. For each partition that was looked at, the `ranges` of offsets whose records are
-            among them, as (topic_partition, start, end). Pass the starts as the next call's `end`, by
-            partition, for older ones, or the ends as its `start`.
+            The `rows`, oldest first, a `pyarrow.Table` with the columns of `read` but for `topic`. For each
+            partition that was looked at, the `ranges` of offsets whose records are among them, as
+            (topic_partition, start, end). Pass the starts as the next call's `end`, by partition, for
+            older ones, or the ends as its `start`.
 
         Raises:
             The errors of `read`, but for CorruptRecordError of a partition, which is in `errors`.
