@@ -13,6 +13,8 @@ import threading
 from spark_kbatch import mutexes
 from spark_kbatch.clock import monotonic_s
 
+READS = ("BytesOutPerSec", "TotalFetchRequestsPerSec")  # meters of reads, one for each partition
+
 _TICK_S = 5.0
 _OF_ONE_MINUTE = 1 - math.exp(-_TICK_S / 60)
 _TICKS_MAX = 1000  # after which nothing is left of a rate
@@ -84,7 +86,7 @@ class BrokerTopicMetrics:
             "TotalProduceRequestsPerSec",
             "FailedProduceRequestsPerSec",
         )
-        self._fetches = Meters("BytesOutPerSec", "TotalFetchRequestsPerSec")
+        self._fetches = Meters(*READS)
 
     def appended(self, messages: int, size_in_bytes: int, *, batches: int, failed: int) -> None:
         """Count appended records, bytes and batches, and the batches that failed."""

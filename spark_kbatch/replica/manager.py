@@ -71,7 +71,7 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState, read_high_watermarks
 from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.log.validator import Accepted, accept
-from spark_kbatch.meters import BrokerTopicMetrics
+from spark_kbatch.meters import READS, BrokerTopicMetrics, Meters
 from spark_kbatch.model import (
     LATEST,
     LONG_MAX,
@@ -135,6 +135,7 @@ class ReplicaManager:
         self.files, self.metadata = files, metadata
         self.now_ms, self.monotonic_ms, self.uses_threads = now_ms, monotonic_ms, uses_threads
         self.topic_metrics = BrokerTopicMetrics()
+        self.client_reads = Meters(*READS)  # those of `fetch_messages` alone
         self.locks = Locks(files, metadata.paths.locks_dir)
         self.dirs = LogDirs(files, metadata.cluster_file, monotonic_ms)
         self.deletions = Deletions(files, metadata.deleted, metadata.cluster_file, self.dirs)
@@ -953,7 +954,9 @@ class ReplicaManager:
         def read_replica(
             topic_partition: TopicPartition, asked: ReadRange, seen: Replica
         ) -> tuple[LogRead, LogOffsets]:
-            return self.fetch(topic_partition, asked, replicas=replicas, seen=seen)
+            found = self.fetch(topic_partition, asked, replicas=replicas, seen=seen)
+            self.client_reads.add(len(found[0].data), 1)
+            return found
 
         unknown = self.unknown(fetch_infos)
         if unknown:

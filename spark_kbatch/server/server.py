@@ -108,7 +108,7 @@ class Server:
         self._parts, self._config, self._advertised = parts, config, advertised
         # Also once the cluster is closed.
         manager = parts.manager
-        self._topic_metrics = manager.topic_metrics
+        self._topic_metrics, self._client_reads = manager.topic_metrics, manager.client_reads
         self._purgatories: dict[str, Sized] = {
             "Fetch": manager.delayed_fetches,
             "Produce": manager.delayed_produces,
@@ -268,11 +268,11 @@ class Server:
     def metrics(self) -> dict[str, Any]:
         """Return metrics of requests, topics and connections, by the names of a Kafka broker's metrics.
 
-        "BrokerTopicMetrics" counts records, bytes and requests of this process, "RequestMetrics" requests by
-        their kind, with the errors they were answered with and their times in ms, "socket-server-metrics"
-        connections, "DelayedOperationPurgatory" requests that wait. A "...PerSec" has Count, since
-        the server started (of topics: since the cluster was opened), MeanRate and OneMinuteRate; of errors
-        Count alone, by their names. `Cluster.metrics` has the replicas and logs.
+        "BrokerTopicMetrics" counts what this process has appended and what Kafka clients have read,
+        "RequestMetrics" requests by their kind, with the errors they were answered with and their times in ms,
+        "socket-server-metrics" connections, "DelayedOperationPurgatory" requests that wait. A "...PerSec" has
+        Count, since the server started (of topics: since the cluster was opened), MeanRate and OneMinuteRate;
+        of errors Count alone, by their names. `Cluster.metrics` has the replicas and logs.
         """
         requests = {
             name_of(ApiKey(key)): found
@@ -280,7 +280,7 @@ class Server:
             if (found := one.as_dict())["RequestsPerSec"]["Count"]
         }
         return {
-            "BrokerTopicMetrics": self._topic_metrics.as_dict(),
+            "BrokerTopicMetrics": self._topic_metrics.as_dict() | self._client_reads.as_dict(),
             "RequestMetrics": requests,
             "socket-server-metrics": {
                 "connection-count": self._listener.connections_count(),

@@ -10,7 +10,7 @@ Names are chosen by one rule, so that dashboards and alerts for Kafka find what 
     offsets and lag of groups     kafka_consumergroup_..., as kafka_exporter has them; brokers have no such MBean
     all else                      kbatch_..., with units as Prometheus wants them: seconds and bytes
 
-A total is one of this process, since it has the server or the cluster; a commit's number is the place's own. What is
+A total is one of this process, since it has the server or the cluster; a folder's number of commits is its own. What is
 not known, such as the lag of a group that has committed nothing, is left out.
 
 A scrape of a bucket lists none of its data: it reads what is new in the ledger, and lists two entries and the newest
@@ -85,7 +85,10 @@ OF_SERVERS = {
         "BrokerTopicMetrics BytesInPerSec Count",
     ),
     "kafka_server_brokertopicmetrics_bytesout_total": Described(
-        "counter", "", "Bytes of batches that were read.", "BrokerTopicMetrics BytesOutPerSec Count"
+        "counter",
+        "",
+        "Bytes of batches that Kafka clients read.",
+        "BrokerTopicMetrics BytesOutPerSec Count",
     ),
     "kafka_server_brokertopicmetrics_totalproducerequests_total": Described(
         "counter",
@@ -102,7 +105,7 @@ OF_SERVERS = {
     "kafka_server_brokertopicmetrics_totalfetchrequests_total": Described(
         "counter",
         "",
-        "Reads, one for each partition of a request.",
+        "Reads by Kafka clients, one for each partition of a request.",
         "BrokerTopicMetrics TotalFetchRequestsPerSec Count",
     ),
     "kafka_server_socket_server_metrics_connection_creation_total": Described(
@@ -248,9 +251,9 @@ METRICS: Mapping[str, Described] = {**OF_SERVERS, **OF_FOLDERS, **OF_PLACES, **O
 _Values: TypeAlias = Iterator[tuple[Mapping[str, Any], Sequence[object]]]
 
 
-def _of_metrics(metrics: Mapping[str, Any]) -> _Values:
-    """Yield what `Server.metrics` or `Cluster.metrics` has."""
-    for name, one in METRICS.items():
+def _of_metrics(metrics: Mapping[str, Any], wanted: Mapping[str, Described]) -> _Values:
+    """Yield what `Server.metrics` or `Cluster.metrics` has of some metrics."""
+    for name, one in wanted.items():
         for labels, value in _at(metrics, one.path.split()) if one.path else ():
             yield {name: value}, labels
 
@@ -409,9 +412,10 @@ class Exposition:
     def _whole(self) -> _Values:
         """Yield what is told all together, or not at all."""
         if self._server is not None:
-            yield from _of_metrics(self._server.metrics())
+            yield from _of_metrics(self._server.metrics(), OF_SERVERS)
         if self._cluster.has("disks"):
-            yield from _of_metrics(self._cluster.metrics())
+            # What a process without a server appends and reads tells nothing of the place.
+            yield from _of_metrics(self._cluster.metrics(), OF_FOLDERS | OF_PLACES)
         else:
             yield from _of_partitions(self._cluster)
         if self._bucket is not None:

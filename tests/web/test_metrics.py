@@ -15,6 +15,7 @@ from typing import Any
 import confluent_kafka
 import kafka
 import pytest
+from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from kafka.errors import MessageSizeTooLargeError
 from prometheus_client.parser import text_string_to_metric_families
@@ -25,19 +26,21 @@ from spark_kbatch import Cluster, Server
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
 from spark_kbatch.bucket.maintenance import describe
 from spark_kbatch.bucket.store import BucketStore
+from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ClosedError
 from spark_kbatch.files import LinkedFiles
 from spark_kbatch.options.server import ServerConfig
 from spark_kbatch.server.intercepts import InterceptedRequest
 from spark_kbatch.web import app as web_app
 from spark_kbatch.web import site as web_site
-from spark_kbatch.web.metrics import METRICS, Exposition
+from spark_kbatch.web.metrics import METRICS, OF_SERVERS, Exposition
 from spark_kbatch.web.site import Site
 from spark_kbatch.wire.errors import ErrorCode
 from tests.support import builders
 from tests.support.bucket_jobs import commit_micro_batch
 from tests.support.bucket_objects import AllCounted, a_bucket
 from tests.support.generated_docs import DOCS
+from tests.support.pages import Visitor, shown
 from tests.support.waiting import until
 
 SOON = 20
@@ -54,11 +57,10 @@ class Scraped:
         content_type, text = exposition.text()
         assert content_type.startswith("text/plain; version=")
         self.families = {one.name: one for one in text_string_to_metric_families(text.decode())}
-        self._found = {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in self.families.values()
-            for sample in family.samples
-        }
+        samples = [one for family in self.families.values() for one in family.samples]
+        found = [((one.name, frozenset(one.labels.items())), one.value) for one in samples]
+        self._found = dict(found)
+        assert len(self._found) == len(found), "each sample is there once"
 
     def __call__(self, name: str, **labels: str) -> float | None:
         """Return a sample's value; None if it was left out."""
@@ -126,6 +128,38 @@ def test_requests_records_and_bytes_are_those_of_the_clients(tmp_path: Path) -> 
             assert found(f"{TIMES}_count", request=kind) == count
             assert found(f"{TIMES}_bucket", request=kind, le="+Inf") == count
     assert {"process_resident_memory_bytes", "process_open_fds"} <= found.families.keys()
+
+
+def test_what_pages_read_is_no_read_of_a_client(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={TOPIC: 1})
+    with cluster.producer() as producer:
+        producer.send(TOPIC, "a value that is looked at")
+    names = f"{BROKER}_bytesout_total", f"{BROKER}_totalfetchrequests_total"
+    with cluster.serve() as server, shown(cluster, server) as pages:
+        visitor = Visitor(pages)
+        assert "a value that is looked at" in visitor.get(f"/topics/{TOPIC}/records").words
+        found = scraped(cluster, server)
+        assert [found(one) for one in names] == [0, 0]
+        with spark_kbatch.connect(server.bootstrap_servers) as remote:
+            assert remote.read(TOPIC).read_all().num_rows == 1
+        found = scraped(cluster, server)
+        assert found(names[0]) == cluster.describe(TOPIC)[0].size_in_bytes
+        assert (found(names[1]) or 0) >= 1
+
+
+def test_a_place_without_a_server_has_no_metrics_of_one(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={TOPIC: 1})
+    with cluster.producer() as producer:
+        producer.send(TOPIC, "value")
+    with shown(cluster) as pages:
+        visitor = Visitor(pages)
+        visitor.get(f"/topics/{TOPIC}/records")
+        scraped_by_ui = visitor.get("/metrics").text
+    described = CliRunner().invoke(cli, ["describe", str(cluster.path), "--prometheus"]).output
+    for text in (scraped_by_ui, described):
+        families = {one.name for one in text_string_to_metric_families(text)}
+        assert "kafka_log_log_logendoffset" in families
+        assert not families & {name.removesuffix("_total") for name in OF_SERVERS}
 
 
 def test_a_refused_record_is_an_error_of_its_kind(tmp_path: Path) -> None:
