@@ -2,7 +2,7 @@
 
 A thread takes one each 15 seconds, of a place over the network each 60: the end offsets and sizes of all topics, in
 one look, and the lag of all groups. It never takes more than a hundredth of the time. The last 240 samples are
-kept, of a bounded number of topics and groups.
+kept, of a bounded number of series: those of all topics together, then of groups, then of topics.
 
 What is kept of a topic is its rate since the sample before, so that no reader has to know what a topic that was deleted
 and created again means: where its end went back, nothing is known, and no more where it cannot be read. The rate of bytes is
@@ -11,7 +11,6 @@ that of its size, of which a deletion of old segments takes something away; ther
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import threading
@@ -108,9 +107,10 @@ class Samples:
                 self._failed.add(what)
         times_ms, series = self._kept
         unknown = np.full(len(times_ms), math.nan)
+        kept = sorted(dict.fromkeys([*series, *values]), key=lambda of: (of[1] != WHOLE, of[0] != LAG))  # fmt: skip
         lines = {
             key: np.append(series.get(key, unknown), values.get(key, math.nan))[-SAMPLES:]
-            for key in itertools.islice(dict.fromkeys([*series, *values]), _SERIES_MAX)
+            for key in kept[:_SERIES_MAX]
         }
         known = {key: line for key, line in lines.items() if not np.isnan(line).all()}
         self._kept = [*times_ms, at_ms + self._of_day_ms][-SAMPLES:], known

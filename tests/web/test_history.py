@@ -18,6 +18,7 @@ from spark_kbatch.web.history import BYTES, LAG, RECORDS, SAMPLES, Samples
 from spark_kbatch.web.serving import WebServer
 from spark_kbatch.web.site import Site
 from tests.support import builders
+from tests.support.pages import Visitor, shown
 from tests.support.waiting import until
 
 EVERY_S = 15.0
@@ -208,6 +209,38 @@ def test_only_the_last_samples_are_kept_and_what_is_gone_makes_room(
     times = samples.series(LAG)[0]
     assert len(times) == SAMPLES
     assert times == sorted(times)
+
+
+def test_rates_of_all_and_lag_are_kept_where_there_are_too_many_topics(
+    place: Place, samples: Samples, after: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_SERIES_MAX", 7)
+    topics = {f"topic-{number}": [(0, 0)] for number in range(9)}
+    after(**topics)
+    after(10, **{name: [(10, 20)] for name in topics})
+    place.lags.update({"a": 5, "b": 6})  # groups that came later than the topics
+    after(10, **{name: [(20, 40)] for name in topics})
+
+    assert values(samples, RECORDS) == [None, 9, 9]
+    assert values(samples, BYTES) == [None, 18, 18]
+    assert [values(samples, LAG, name) for name in "ab"] == [[None, None, 5], [None, None, 6]]
+    assert len(samples._kept[1]) == 7
+    assert values(samples, RECORDS, "topic-0") == [None, 1, 1]
+
+
+def test_the_first_page_has_its_rates_where_there_are_too_many_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_SERIES_MAX", 2)
+    monkeypatch.setattr(Samples, "start", lambda _samples: None)
+    cluster = builders.a_cluster(tmp_path, topics={"a": 1, "b": 1})
+    with shown(cluster) as pages:
+        for _ in range(2):
+            pages._samples.sample()
+        page = Visitor(pages).get("/").words
+
+    assert "Records written per second" in page
+    assert "Growth of the size per second" in page
 
 
 def test_samples_take_at_most_a_hundredth_of_the_time(
