@@ -40,8 +40,11 @@ if TYPE_CHECKING:
 
     from spark_kbatch import Cluster, Server
     from spark_kbatch.bucket.maintenance import BucketDescription
+    from spark_kbatch.store.commits import Commit
 
 logger = logging.getLogger(__name__)
+
+_ENTRIES_MAX = 100  # of a ledger, among which the newest commit is looked for at first
 
 
 class Described(NamedTuple):
@@ -158,12 +161,6 @@ OF_FOLDERS = {
     "kafka_log_logmanager_offlinelogdirectorycount": Described(
         "gauge", "", "Log dirs that cannot be used.", "LogManager OfflineLogDirectoryCount"
     ),
-    "kbatch_last_commit_timestamp_seconds": Described(
-        "gauge", "", "Time of the newest commit of a job."
-    ),
-    "kbatch_last_commit_records": Described("gauge", "", "Records of the newest commit."),
-    "kbatch_last_commit_bytes": Described("gauge", "", "Bytes of the newest commit."),
-    "kbatch_commits_total": Described("counter", "", "Commits of jobs, ever."),
     "kafka_log_log_numlogsegments": Described(
         "gauge", "topic partition", "Segments of a partition's log.", "Log *-* NumLogSegments"
     ),
@@ -210,6 +207,16 @@ OF_PLACES = {
     ),
     "kafka_consumergroup_members": Described(
         "gauge", "consumergroup", "Members of a consumer group."
+    ),
+    "kbatch_last_commit_timestamp_seconds": Described(
+        "gauge", "", "Time of the newest commit of a job."
+    ),
+    "kbatch_last_commit_records": Described("gauge", "", "Records of the newest commit."),
+    "kbatch_last_commit_bytes": Described(
+        "gauge", "", "Bytes of the newest commit; to a bucket only if its entry tells them."
+    ),
+    "kbatch_commits_total": Described(
+        "counter", "", "Commits of jobs: to a folder ever, to a bucket since the first scrape."
     ),
     "kbatch_scrape_failed": Described(
         "gauge",
@@ -307,17 +314,21 @@ def _of_log_dirs(disks: Any) -> _Values:
         yield values, [one.path]
 
 
-def _of_commits(cluster: Cluster) -> _Values:
+def _of_commits(count: int | None, newest: Iterable[Commit]) -> _Values:
     """Yield the number of commits, and the newest one."""
-    numbers = cluster.commit_numbers()
-    yield {"kbatch_commits_total": numbers.stop}, ()
-    for newest in cluster.history(numbers=numbers[-1:]):
+    yield {"kbatch_commits_total": count}, ()
+    for one in newest:
         values = {
-            "kbatch_last_commit_timestamp_seconds": newest.time_ms / 1000,
-            "kbatch_last_commit_records": newest.records_count,
-            "kbatch_last_commit_bytes": newest.size_in_bytes,
+            "kbatch_last_commit_timestamp_seconds": one.time_ms / 1000,
+            "kbatch_last_commit_records": one.records_count,
+            "kbatch_last_commit_bytes": one.size_in_bytes if one.size_in_bytes >= 0 else None,
         }
         yield values, ()
+
+
+def _of_folder_commits(cluster: Cluster) -> _Values:
+    numbers = cluster.commit_numbers()
+    return _of_commits(numbers.stop, cluster.history(numbers=numbers[-1:]))
 
 
 def _of_ledger(ledger: Any) -> _Values:
@@ -377,9 +388,12 @@ class Exposition:
         self._parts: dict[str, Callable[[], _Values]] = {}  # those that may fail by themselves
         if cluster.has("disks"):
             self._parts["log dirs"] = part(_of_log_dirs, store.disks)
-            self._parts["commits"] = part(_of_commits, cluster)
+            self._parts["commits"] = part(_of_folder_commits, cluster)
         if store.ledger is not None:
+            self._parts["commits"] = part(self._of_bucket_commits, store.ledger)
             self._parts["ledger"] = part(_of_ledger, store.ledger)
+        # Of a bucket: the entry to look at next, commits since the first look, and the newest one.
+        self._commits: tuple[int, int, list[Commit]] = 0, 0, []
         if cluster.has("groups"):
             self._parts["groups"] = part(_of_groups, cluster)
         self._told: dict[str, str] = {}  # why a part could not be read last time
@@ -420,6 +434,21 @@ class Exposition:
             yield from _of_partitions(self._cluster)
         if self._bucket is not None:
             yield from _of_objects(self._bucket)
+
+    def _of_bucket_commits(self, ledger: Any) -> _Values:
+        """Yield the newest commit, and from the second look on how many came since the first.
+
+        A ledger counts entries, of which producers write most. So each entry is looked at once; at first those
+        from the last micro-batch on.
+        """
+        following, count, newest = self._commits
+        with ledger.state() as state:
+            end, micro_batches = state.number + 1, [one.entry for one in state.queries.values()]
+        first = following or max(0, end - _ENTRIES_MAX, *micro_batches)
+        found = [*self._cluster.history(numbers=range(first, end))]
+        count += len(found) if following else 0
+        self._commits = end, count, [*found, *newest][:1]
+        return _of_commits(count if following else None, self._commits[-1])
 
     def text(self) -> tuple[str, bytes]:
         """Return the content type and the text.

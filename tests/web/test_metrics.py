@@ -23,6 +23,7 @@ from starlette.requests import Request
 
 import spark_kbatch
 from spark_kbatch import Cluster, Server
+from spark_kbatch.bucket import staging
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
 from spark_kbatch.bucket.maintenance import describe
 from spark_kbatch.bucket.store import BucketStore
@@ -37,7 +38,7 @@ from spark_kbatch.web.metrics import METRICS, OF_SERVERS, Exposition
 from spark_kbatch.web.site import Site
 from spark_kbatch.wire.errors import ErrorCode
 from tests.support import builders
-from tests.support.bucket_jobs import commit_micro_batch
+from tests.support.bucket_jobs import commit_batch, commit_micro_batch
 from tests.support.bucket_objects import AllCounted, a_bucket
 from tests.support.generated_docs import DOCS
 from tests.support.pages import Visitor, shown
@@ -316,6 +317,70 @@ def test_commits_are_counted_and_the_newest_is_told(tmp_path: Path) -> None:
         assert found("kbatch_last_commit_timestamp_seconds") == time_s
 
 
+def test_commits_to_a_bucket_are_counted_from_the_first_scrape_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [1000.0]
+    monkeypatch.setattr(web_site, "monotonic_s", lambda: now_s[0])
+    objects = AllCounted()
+    with (
+        a_bucket(objects, TOPIC) as cluster,
+        shown(cluster) as pages,
+        cluster.producer(linger_ms=0) as producer,
+    ):
+        visitor = Visitor(pages)
+
+        def commits() -> dict[str, float]:
+            """Return what a scrape tells of commits."""
+            now_s[0] += 60
+            return {
+                sample.name: sample.value
+                for family in text_string_to_metric_families(visitor.get("/metrics").text)
+                for sample in family.samples
+                if "commit" in sample.name
+            }
+
+        def newest(records: int, count: int) -> dict[str, float]:
+            one = next(iter(cluster.history()))
+            return {
+                "kbatch_commits_total": count,
+                "kbatch_last_commit_timestamp_seconds": one.time_ms / 1000,
+                "kbatch_last_commit_records": records,
+                "kbatch_last_commit_bytes": one.size_in_bytes,
+            }
+
+        assert commits() == {}
+        assert commits() == {"kbatch_commits_total": 0}
+        commit_micro_batch(cluster.address, 0, ["a", "b"])
+        assert commits() == newest(records=2, count=1)
+        for number in (1, 2, 3):
+            producer.send(TOPIC, "not of a job").result(SOON)
+            commit_micro_batch(cluster.address, number, ["a"] * number)
+        commit_batch(cluster.address, [["a"] * 7])
+        producer.send(TOPIC, "not of a job").result(SOON)
+        assert commits() == newest(records=7, count=5)
+        objects.taken()
+        commits()
+        assert objects.taken() == {"get ledger": 1, "list ledger": 2, "list checkpoints": 1}
+
+        # Who begins to look knows the newest one, and not how many there were.
+        described = CliRunner().invoke(cli, ["describe", cluster.address, "--prometheus"]).output
+        assert "\nkbatch_last_commit_records 7.0\n" in described
+        assert "kbatch_commits_total" not in described
+
+
+def test_a_commit_to_a_bucket_whose_bytes_are_in_an_index_tells_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(staging, "INDEX_BYTES_MIN", 0)
+    with a_bucket(None, TOPIC) as cluster:
+        commit_micro_batch(cluster.address, 0, ["a value"])
+        found = scraped(cluster)
+
+    assert found("kbatch_last_commit_records") == 1
+    assert found("kbatch_last_commit_bytes") is None
+
+
 def test_a_transaction_of_a_producer_is_a_commit(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={TOPIC: 1})
     with cluster.producer(transactional_id="orders") as producer, producer.transaction():
@@ -450,7 +515,7 @@ def test_checkpoints_that_others_have_made_since_are_counted_from() -> None:
 
 
 @pytest.mark.parametrize("topics", [1, 40])
-def test_a_scrape_of_a_bucket_costs_four_reads_of_its_ledger_and_three_lists(topics: int) -> None:
+def test_a_scrape_of_a_bucket_costs_six_reads_of_its_ledger_and_three_lists(topics: int) -> None:
     objects = AllCounted()
     names = [f"{TOPIC}-{number}" for number in range(topics)]
     cluster = a_bucket(objects, *names, partitions=3)
@@ -465,7 +530,7 @@ def test_a_scrape_of_a_bucket_costs_four_reads_of_its_ledger_and_three_lists(top
     assert Scraped(exposition)("kbatch_bucket_entries") == 1 + topics + 5 + 1
     asked = objects.taken()
 
-    assert asked == {"list ledger": 2, "list checkpoints": 1, "get ledger": 4}
+    assert asked == {"list ledger": 2, "list checkpoints": 1, "get ledger": 6}
     assert found("kafka_log_log_logendoffset", topic=names[0], partition="1") == 5
     assert found("kafka_log_log_logstartoffset", topic=names[0], partition="1") == 0
     assert found("kafka_consumergroup_lag", consumergroup="g", topic=names[0], partition="1") == 2
