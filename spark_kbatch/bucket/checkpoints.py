@@ -256,10 +256,10 @@ class LedgerCheckpoints:
                 found = [*_holes(state, topic_id, error.name), *found]
         return _from_start(state, topic_id, [*found, *extents.changes])
 
-    def unread(self, state: LedgerState, topic_id: str) -> int:
-        """Return how many parts `changes` reads, as they are in no memory."""
+    def loaded(self, state: LedgerState, topic_id: str) -> list[list[Change] | None]:
+        """Return what each part with a topic's extents has; None for one that `changes` reads."""
         loaded = self._loaded if self._loaded_for == state.checkpoint else {}
-        return sum(part not in loaded for part in state.extents[topic_id].parts)
+        return [loaded.get(part) for part in state.extents[topic_id].parts]
 
     def opened(self, root: Root) -> LedgerState:
         """Return the state that a checkpoint has; raises as `changes`."""

@@ -331,7 +331,15 @@ class Ledger:
 
     def unread_parts(self, topic_id: str) -> int:
         """Return how many parts of the state's checkpoint `changes` reads."""
-        return self._checkpoints.unread(self.state, topic_id)
+        return self._checkpoints.loaded(self.state, topic_id).count(None)
+
+    def recorded(self, topic_id: str) -> list[Change]:
+        """Return all changes of a topic that are in memory, those that were replaced too."""
+        parts = [
+            *self._checkpoints.loaded(self.state, topic_id),
+            self.state.extents[topic_id].changes,
+        ]
+        return [change for part in parts if part for change in part]
 
     def before(self, number: int, topic_id: str) -> tuple[LedgerState, dict[int, list[Change]]]:
         """Return the state before an entry, and what was at each offset of a topic then, by partition.

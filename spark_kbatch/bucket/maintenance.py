@@ -32,7 +32,7 @@ from spark_kbatch.bucket.entries import (
     StartOffsetsByTopic,
     TopicDeletion,
 )
-from spark_kbatch.bucket.extents import NO_TIME, Change
+from spark_kbatch.bucket.extents import NO_TIME, Change, DataExtent, IndexRange
 from spark_kbatch.bucket.garbage import Collected, GarbageCollector, References
 from spark_kbatch.bucket.ledger import Timing
 from spark_kbatch.bucket.merging import (
@@ -444,6 +444,40 @@ def describe_ledger(ledger: SharedLedger) -> LedgerDescription:
             max(state.number - newest, 0),
             *ledger_ages_ms(ledger.objects, state),
         )
+
+
+def told_objects(ledger: SharedLedger, topics: Iterable[str]) -> tuple[int, Stored]:
+    """Return from how many objects some topics are read, and others that the ledger still names and that wait.
+
+    Nothing is listed. An index counts as one object, with all that it lists. Of those that wait to be deleted,
+    some are known to no entry, and to no checkpoint any more. They are not among these, and if `topics` are not
+    all, some of these may be read for another one.
+
+    Raises as `SharedLedger.changes`.
+    """
+    read, recorded = set[str](), set[DataExtent]()
+    with ledger.state() as state:
+        for topic_id in {state.topic_ids[name] for name in topics if name in state.topic_ids}:
+            read.update(
+                name
+                for changes in ledger.changes(topic_id).values()
+                for one in changes
+                for name in one.stretch.objects
+            )
+            recorded.update(
+                extent
+                for one in ledger.recorded(topic_id)
+                if not isinstance(one.stretch.placed, IndexRange)
+                for extent in one.stretch.placed
+            )
+        waiting = [
+            one
+            for one in recorded
+            if one.name not in read and names.began_at(one.name) >= state.horizon
+        ]
+    return len(read), Stored(
+        len({one.name for one in waiting}), sum(one.size_in_bytes for one in waiting)
+    )
 
 
 def retained_from(

@@ -165,6 +165,11 @@ class SharedLedger:
             is_known = known is not None and known.version == self._version(topic_id)
             return 0 if is_known else self._ledger.unread_parts(topic_id)
 
+    def recorded(self, topic_id: str) -> list[Change]:
+        """Return as `Ledger.recorded`."""
+        with self._lock:
+            return self._ledger.recorded(topic_id)
+
     def partition(self, topic_id: str, partition: int) -> tuple[PartitionHead, list[Change]]:
         """Return where a partition starts and ends, and what is at each offset then; raises as `changes`."""
         with self._lock:

@@ -1,7 +1,7 @@
 """Pages of what keeps the records: log dirs and garbage of a folder, the ledger of a bucket.
 
 Nothing is written, not even to see whether a log dir can be written to, and no objects of a bucket are listed but those
-of its ledger. What takes longer than the rest, what waits as garbage in a folder, is looked up only if it is asked for.
+of its ledger: what it holds is told as far as the ledger does. What takes longer than the rest, what waits as garbage in a folder, is looked up only if it is asked for.
 """
 
 from __future__ import annotations
@@ -76,11 +76,17 @@ def _room(path: str) -> tuple[int, int]:
 
 def _bucket(request: Request, site: Site) -> Response:
     from spark_kbatch.bucket.happenings import newest_of  # noqa: PLC0415  only for a bucket
-    from spark_kbatch.bucket.maintenance import describe_ledger  # noqa: PLC0415
+    from spark_kbatch.bucket.maintenance import describe_ledger, told_objects  # noqa: PLC0415
 
+    cluster = site.cluster
+    found = site.recent("sizes", lambda: cluster.describe(cluster.topic_names()))
+    sized = {one.topic_partition.topic for one in found if one.size_in_bytes >= 0}
     return site.page(
         request,
         "bucket.html",
         ledger=site.as_of_news("ledger", lambda: describe_ledger(site.ledger)),
+        untold=len({one.topic_partition.topic for one in found} - sized),
+        size=sum(one.size_in_bytes for one in found if one.size_in_bytes >= 0),
+        objects=site.recent("objects", lambda: told_objects(site.ledger, sized)),
         newest=site.as_of_news("entries", lambda: newest_of(site.ledger, ENTRIES_SHOWN)),
     )

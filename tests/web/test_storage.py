@@ -10,7 +10,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster
-from spark_kbatch.bucket.maintenance import describe
+from spark_kbatch.bucket.maintenance import Maintenance, describe
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.stores import store_of
@@ -23,10 +23,11 @@ from spark_kbatch.store.reports import (
     Waiting,
 )
 from spark_kbatch.terminal import iso_time
-from spark_kbatch.web import storage
+from spark_kbatch.web import site, storage
+from spark_kbatch.web.site import size_shown
 from tests.support import builders
-from tests.support.bucket_jobs import commit_micro_batch
-from tests.support.bucket_objects import AllCounted, a_bucket
+from tests.support.bucket_jobs import commit_batch, commit_micro_batch
+from tests.support.bucket_objects import AgingObjects, AllCounted, a_bucket, opened_again
 from tests.support.pages import Visitor, shown
 
 
@@ -188,6 +189,78 @@ def test_a_buckets_page_tells_what_its_ledger_knows(tmp_path: Path) -> None:
     assert re.search(
         rf" {entries - 1} \d{{4}}-\S+ job app a-query \S+@\S+ 1 record", page
     )  # who, and where
+
+
+def shown_objects(cluster: Cluster) -> tuple[int, str, int, str]:
+    """Return what a first look says: how many objects are read and their bytes, and the same of those that wait."""
+    with opened_again(cluster) as again, shown(again) as pages:
+        page = Visitor(pages).get("/storage").words
+    found = re.search(
+        r"Read (\d+) objects? with (\S+ \S+) of batches Waits to be deleted at least (\d+) objects? with (\S+ \S+),",
+        page,
+    )
+    assert found, page
+    return int(found[1]), found[2], int(found[3]), found[4]
+
+
+def test_a_buckets_page_tells_its_objects_and_what_waits_without_a_list() -> None:
+    objects = AllCounted()
+    with a_bucket(objects, "events", "more", "gone", partitions=3) as cluster:
+        for number in range(40):
+            commit_micro_batch(cluster.address, number, ["a value"])
+        commit_batch(cluster.address, [["other"]], topic="more")
+        told = describe(store_of(cluster).ledger)
+        size = size_shown(told.referenced.size_in_bytes)
+        assert shown_objects(cluster) == (41, size, 0, "0 Bytes")
+
+        Maintenance(cluster.address).run(run_extents=2)
+        told = describe(store_of(cluster).ledger)
+        assert (told.referenced.objects, told.waiting.objects) == (2, 40)
+        assert shown_objects(cluster) == (
+            2,
+            size_shown(told.referenced.size_in_bytes),
+            40,
+            size_shown(told.waiting.size_in_bytes),
+        )
+        commit_batch(cluster.address, [["in its place"]], topic="more", overwrite=True)
+        assert shown_objects(cluster)[::2] == (2, 41)
+
+
+def test_what_a_collection_has_deleted_does_not_wait() -> None:
+    objects = AgingObjects()
+    with a_bucket(objects, "events") as cluster:
+        for number in range(40):
+            commit_micro_batch(cluster.address, number, ["a value"])
+        Maintenance(cluster.address).run(run_extents=2)
+        for _ in range(2):
+            objects.clock_ms += 15 * 86_400_000
+            Maintenance(cluster.address).run()
+        told = describe(store_of(cluster).ledger)
+        assert (told.referenced.objects, told.waiting.objects) == (1, 0)
+        assert shown_objects(cluster)[::2] == (1, 0)
+
+
+def test_a_buckets_page_says_how_many_topics_take_more_requests_than_a_look_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [1000.0]
+    monkeypatch.setattr(site, "monotonic_s", lambda: now_s[0])
+    names = [f"topic-{number:02}" for number in range(60)]
+    with a_bucket(AllCounted(), *names) as cluster:
+        for name in names:
+            commit_batch(cluster.address, [["a value"]], topic=name)
+        with opened_again(cluster) as again, shown(again) as pages:
+            visitor = Visitor(pages)
+            first = visitor.get("/storage").words
+            for _ in range(3):
+                now_s[0] += 60
+                last = visitor.get("/storage").words
+
+    assert re.search(
+        "those of [0-9]+ topics more: look again Waits to be deleted not told yet", first
+    )
+    assert "Read 60 objects with" in last
+    assert "at least 0 objects" in last
 
 
 def test_a_place_that_does_not_tell_has_no_such_page(three_disks: Cluster, tmp_path: Path) -> None:
