@@ -13,7 +13,10 @@ from unittest import mock
 import pyarrow as pa
 
 from spark_kbatch import Cluster
-from spark_kbatch.opening.stores import begin_job, open_for_reading
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.entries import Content, Entry, Fence, TopicAlteration, encode
+from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.opening.stores import begin_job, open_for_reading, store_of
 from spark_kbatch.options.write import parse_write_options
 from tests.conftest import REPOSITORY
 from tests.support.bucket_objects import a_bucket
@@ -39,6 +42,8 @@ TEXTS = (
     "%3Cscript%3Ewindow.hit=1%3C/script%3E%00%0d%0aX-Header:%201",
     "one word without end " + "w" * 3000,
 )  # fmt: skip
+# Of topics, as only an entry of somebody else's can have them.
+NAMES = (*TEXTS, "a/b", "../events", "..", "", "n" * 250, "/events?token=x#y")
 GROUP_LENGTH_MAX = 255  # in a bucket
 MiB = 1 << 20
 DEEP = '{"a":[' * 2500 + "0" + "]}" * 2500
@@ -67,6 +72,10 @@ def hostile_place(kind: str, folder: Path) -> Iterator[Cluster]:
     elif kind == "a bucket":
         with a_bucket() as cluster:
             _fill(cluster)
+            topic_id = cluster.topic("odd-settings").topic_id
+            for number, text in enumerate(reversed(TEXTS)):
+                write_entry(cluster, Fence(text, number), by=text)
+                write_entry(cluster, TopicAlteration(topic_id, {text: text}))
             yield cluster
     else:
         path = folder / "<script>window.hit = 1<\\script> & 'a' \"folder\""
@@ -91,12 +100,22 @@ def _served(path: Path) -> Iterator[Cluster]:
         yield remote
 
 
+def write_entry(cluster: Cluster, content: Content, *, by: str = "") -> None:
+    """Write an entry of a bucket's ledger as someone else may, without any check of what it says."""
+    ledger = store_of(cluster).ledger
+    assert isinstance(ledger, SharedLedger)
+    with ledger.state() as state:
+        entry = Entry(state.number + 1, names.random_id(ledger.rng), state.entry_id, state.time_ms, content, by)  # fmt: skip
+    ledger.objects.create(names.entry_name(entry.number), encode(entry))
+
+
 def _fill(cluster: Cluster) -> None:
     cluster.create_topic("hostile", 3)
     cluster.create_topic(LONGEST, 2)
     any_time = {"message.timestamp.after.max.ms": (1 << 63) - 1}
     cluster.create_topic("-._", 1, config=any_time)  # as odd as a short name may be
     cluster.create_topic("empty", 1)
+    cluster.create_topic("odd-settings", 1)
     cluster.create_topic("deep", 1)
     cluster.create_topic("large", 1, config={"max.message.bytes": 8 * MiB})
     with cluster.producer({"max.request.size": 8 * MiB, "buffer.memory": 64 * MiB}) as producer:

@@ -15,8 +15,10 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from spark_kbatch.bucket.entries import TopicCreation
 from spark_kbatch.web.serving import WebServer
 from spark_kbatch.web.site import Site
+from tests.support.bucket_objects import a_bucket
 from tests.support.driven_browser import (
     SCHEMES,
     Told,
@@ -33,7 +35,15 @@ from tests.support.driven_browser import (
     what_could_run,
     what_is_wide,
 )
-from tests.support.hostile_places import KINDS, LONGEST, TEXTS, hostile_place
+from tests.support.hostile_places import (
+    KINDS,
+    LONGEST,
+    NAMES,
+    TEXTS,
+    hostile_place,
+    write_entry,
+)
+from tests.support.pages import shown
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -167,6 +177,24 @@ def test_nothing_of_a_place_becomes_more_than_text(walked: Walked) -> None:
         assert {origin(one) for one in seen.told.requests} <= {walked.origin, "data://"}, address
 
 
+def test_a_topic_that_somebody_has_named_past_all_checks_is_text_of_an_error(
+    browser: Browser,
+) -> None:
+    for name in NAMES:
+        cluster = a_bucket(None, "events")
+        write_entry(cluster, TopicCreation("ab" * 8, name, (0,)), by=name)
+        with shown(cluster, token=None) as pages, a_visitor(browser) as page:
+            told = told_by(page)
+            page.goto(pages.url)
+            looks = {address: _look(page, status, told) for address, status in walk(page, "/")}
+        assert {one.status for one in looks.values()} == {500}, name
+        for seen in looks.values():
+            assert "is damaged: content.name is" in seen.words, name
+            assert (seen.could_run, seen.told.dialogs, seen.told.errors) == ([], [], []), name
+            assert (seen.wide, seen.unnamed) == ([], []), name
+            assert {origin(one) for one in seen.told.requests} <= {origin(pages.url), "data://"}
+
+
 def test_what_is_hostile_is_shown(walked: Walked) -> None:
     words = "\n".join(seen.words for seen in walked.pages.values())
     assert "There is no page /no-such-page." in words
@@ -174,6 +202,9 @@ def test_what_is_hostile_is_shown(walked: Walked) -> None:
         assert LONGEST in words
         assert words.count("<script>window.hit = 1</script>") > 5
         assert "\\u202e" in words
+    if walked.kind == "a bucket":
+        assert f"fence {TEXTS[0]} is at epoch" in words
+        assert f"settings of odd-settings: {TEXTS[0]}={TEXTS[0]}" in words
 
 
 def test_nothing_is_cut_off_and_no_page_is_wider_than_its_window(walked: Walked) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster
+from spark_kbatch.bucket.entries import TopicCreation
 from spark_kbatch.bucket.maintenance import Maintenance, describe
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
@@ -28,6 +30,7 @@ from spark_kbatch.web.site import size_shown
 from tests.support import builders
 from tests.support.bucket_jobs import commit_batch, commit_micro_batch
 from tests.support.bucket_objects import AgingObjects, AllCounted, a_bucket, opened_again
+from tests.support.hostile_places import NAMES, write_entry
 from tests.support.pages import Visitor, shown
 
 
@@ -261,6 +264,21 @@ def test_a_buckets_page_says_how_many_topics_take_more_requests_than_a_look_has(
     )
     assert "Read 60 objects with" in last
     assert "at least 0 objects" in last
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_topic_that_somebody_has_named_past_all_checks_is_text_of_an_error(name: str) -> None:
+    cluster = a_bucket(None, "events")
+    write_entry(cluster, TopicCreation("ab" * 8, name, (0,)))
+    with shown(cluster) as pages:
+        visitor = Visitor(pages)
+        for address in ("/", f"/topics/{quote(name, '')}", "/groups", "/metrics", "/storage"):
+            page = visitor.ask(address)
+            assert page.status in (404, 500), address
+            assert not re.search(r"<script|<img|<svg|<iframe|<base|<meta http", page.text), address
+        assert "is damaged: content.name is" in page.words
+        assert visitor.ask("/ready").status == 503
+        assert visitor.ask("/health").status == 200
 
 
 def test_a_place_that_does_not_tell_has_no_such_page(three_disks: Cluster, tmp_path: Path) -> None:
