@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import re
 import shutil
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import confluent_kafka
 import kafka
@@ -19,6 +21,7 @@ from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from kafka.errors import MessageSizeTooLargeError
 from prometheus_client.parser import text_string_to_metric_families
+from ruamel.yaml import YAML
 from starlette.requests import Request
 
 import spark_kbatch
@@ -37,6 +40,7 @@ from spark_kbatch.web import site as web_site
 from spark_kbatch.web.metrics import METRICS, OF_SERVERS, Exposition
 from spark_kbatch.web.site import Site
 from spark_kbatch.wire.errors import ErrorCode
+from tests.cli.test_ui import TOKEN, line_of, running, status
 from tests.support import builders
 from tests.support.bucket_jobs import commit_batch, commit_micro_batch
 from tests.support.bucket_objects import AllCounted, a_bucket
@@ -619,6 +623,35 @@ def test_what_a_broker_has_is_named_as_the_jmx_exporter_names_it() -> None:
         if not name.startswith(("kbatch_", "kafka_consumergroup_"))
     }
     assert ours == exported
+
+
+def test_the_command_of_the_page_lets_prometheus_in_as_its_configuration_says(
+    tmp_path: Path,
+) -> None:
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^kbatch serve (.*--http.*)$", page, re.MULTILINE)
+    (configuration,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (scraped_by,) = YAML(typ="safe").load(configuration)["scrape_configs"]
+    (target,) = scraped_by["static_configs"][0]["targets"]
+    assert {"credentials_file"} == scraped_by[
+        "authorization"
+    ].keys()  # by default of the type Bearer
+    places = {
+        "my-cluster": str(builders.a_cluster(tmp_path, topics={TOPIC: 1}).path),
+        "127.0.0.1:9092": "127.0.0.1:0",
+        f"0.0.0.0:{target.partition(':')[2]}": "0.0.0.0:0",
+        "/etc/kbatch/token": str(tmp_path / "token"),
+    }
+    (tmp_path / "token").write_text(TOKEN)
+    words = [places.pop(word, word) for word in command.split()]
+    assert places == {}
+    with running("serve", *words, "--json") as process:
+        port = urlsplit(json.loads(line_of(process))["url"]).port
+        url, host = f"http://127.0.0.1:{port}/metrics", target.replace("8080", str(port))
+        token = {"Authorization": f"Bearer {TOKEN}"}
+        assert status(url, token | {"Host": host}) == 200
+        assert status(url, {"Host": host}) == 401
+        assert status(url, token | {"Host": f"another.{host}"}) == 400
 
 
 ALARMS = re.compile(r"<!-- alarms.*? -->\n(.*?)<!-- end of alarms -->", re.DOTALL)
