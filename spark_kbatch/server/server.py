@@ -37,6 +37,7 @@ from spark_kbatch.server.pools import HugeTurn, Pool
 from spark_kbatch.server.produce import ProduceHandler
 from spark_kbatch.server.requests import Received
 from spark_kbatch.server.settings import Setting, server_settings
+from spark_kbatch.server.topic_names import TopicNames
 from spark_kbatch.server.topics import TopicsHandler
 from spark_kbatch.store.reports import shown_address
 from spark_kbatch.wire.protocol import ApiKey
@@ -130,7 +131,10 @@ class Server:
             self._listener = Listener(sock, config, self._memory)
             undo.callback(self._listener.discard)
             self._slow = SlowWarnings(config.slow_request_log_ms)
-            self._dispatch = Dispatch(self._pools.intercepts, self._listener.call_later, self._slow)
+            self._names = TopicNames(parts.metadata.topics)
+            self._dispatch = Dispatch(
+                self._pools.intercepts, self._listener.call_later, self._slow, self._names
+            )
             self._housekeeping = Housekeeping(
                 parts, interval_ms=config.log_retention_check_interval_ms
             )
@@ -168,7 +172,13 @@ class Server:
         appends = Appends(
             parts, pools.appends, self._listener.call_later, flush=config.flush, slow=self._slow
         )
-        self._fetches = FetchHandler(parts, self._memory.answers, max_bytes=config.fetch_max_bytes)
+        self._fetches = FetchHandler(
+            parts,
+            self._memory.answers,
+            self._names,
+            self._advertised_to,
+            max_bytes=config.fetch_max_bytes,
+        )
         self._groups = GroupCoordinator(
             OffsetsStore(parts, flush=config.flush, timeout_ms=config.offsets_commit_timeout_ms),
             now_ms=parts.manager.now_ms,
@@ -189,7 +199,7 @@ class Server:
         )
         topics = TopicsHandler(parts, new_topics, outcomes)
         configs = ConfigsHandler(parts, self._settings, outcomes)
-        produce = ProduceHandler(parts, appends, outcomes)
+        produce = ProduceHandler(parts, appends, outcomes, self._names)
         self._dispatch.register(ApiKey.PRODUCE, produce.produce, pools.produce, by_loop=True)
         for pool, handlers in {
             pools.fetches: {ApiKey.FETCH: self._fetches.handle},
