@@ -133,7 +133,7 @@ class TopicFiles:
         return topic
 
     def known(self, topic_id: str) -> Topic | None:
-        """Return the topic that had this id when it was looked at last, without a look at the disk."""
+        """Return the topic that had this id when its file was read last; look at no disk."""
         topic = self._known.get(self._names.get(topic_id, ""), _NOT_KNOWN).topic
         return topic if topic is not None and topic.topic_id == topic_id else None
 

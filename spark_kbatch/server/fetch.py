@@ -8,7 +8,7 @@ Batches are read into memory before they are sent, and a client may receive them
 only as much as there is room for in `AnswerMemory`, but at least the first batch: all connections
 together hold no more than that room and one batch each.
 
-Source: KafkaApis.handleFetchRequest.
+Source: KafkaApis.handleFetchRequest; KIP-951.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class _FetchAnswer:
         )
 
     def _leader(self, error: Exception) -> Any:
-        """Return the leader for a client that knows it by an older epoch, so that it need not look it up."""
+        """Return the leader for a client that has an older epoch and need not look it up then."""
         if (
             self._version < _FIRST_WITH_LEADERS
             or code_of(error) is not ErrorCode.FENCED_LEADER_EPOCH

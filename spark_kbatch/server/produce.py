@@ -40,6 +40,7 @@ _Partition = _Topic.PartitionProduceResponse
 _FIRST_VERSION = 3
 _FIRST_WITH_ZSTD = 7
 _FEW = 32  # partitions
+_NAMED_TWICE = ErrorCode.INVALID_REQUEST, "the partition is named twice in the request"
 _TOLD_AGAIN_AFTER_S = 600.0
 # What of a server's own, rather than of a request, is in the way.
 _NOT_STORED = {
@@ -90,10 +91,7 @@ class ProduceHandler:
                 batch = idempotent_batch(topic_partition, data)
                 refusal = refused_topic or _refused_batch(data, received.version)
                 if not refusal and topic_partition in appends:
-                    refusal = (
-                        ErrorCode.INVALID_REQUEST,
-                        "the partition is named twice in the request",
-                    )
+                    refusal = _NAMED_TWICE
                 problem, first = unknown.get(topic_partition), None
                 if problem is None and batch is not None:
                     problem = first = received.unwritten.error(batch)

@@ -1,15 +1,15 @@
 """The names of topics that Produce and Fetch name by their ids, as they do from version 13 on.
 
-What is behind a handler knows topics by name, and so do the functions that intercept requests. So a request
-gets the names before anyone sees it, from what is known of topics without a look at the disk. If an id is
-not known, all topics are looked at, which the event loop must not do.
+What is behind a handler knows topics by name, and so do functions that intercept requests. So a
+request gets the names before anyone sees it, from what is known of topics without a look at the
+disk. If an id is not known, all topics are looked at, which the event loop must not do.
 
-    topic id ---- known, or found on disk ----> name, and the id goes along: it is compared with that of the
-        |                                       topic that has the name when its log is read or appended to
-        +-------- of no topic ----------------> the id as text, which is the name of no topic with this id
+    id -+- known, or found on disk -> name; the id goes along, and is compared with that of the topic
+        |                             which has the name when its log is read or appended to
+        +- of no topic -------------> the id as text; no topic of that name has this id
 
-An id that no topic has, or none any more, is an UNKNOWN_TOPIC_ID: clients look up the topic again. Kafka says
-INCONSISTENT_TOPIC_ID where a log and the metadata differ for a moment. Here they are one.
+An id that no topic has, or none any more, is an UNKNOWN_TOPIC_ID: clients look up the topic again.
+Kafka says INCONSISTENT_TOPIC_ID where the metadata and a log differ for a moment. Here they are one.
 
 Source: KIP-516; KafkaApis.handleProduceRequest, handleFetchRequest.
 """
@@ -41,11 +41,11 @@ class TopicNames:
         self._topics = topics
 
     def fill(self, received: Received, *, looks: bool) -> bool:
-        """Put names into a request that has ids; return False if they have to be looked for on disk.
+        """Put names into a request that has ids; return False if they have to be looked for.
 
         Args:
             received: any request.
-            looks: whether to look for them.
+            looks: whether to look for them on disk.
         """
         if received.version < BY_TOPIC_ID_SINCE or received.api_key not in _FIELDS:
             return True
@@ -71,7 +71,7 @@ class TopicNames:
                     self._topics.find(name)
 
     def code_of(self, error: Exception, topic_id: str) -> ErrorCode:
-        """Return the code of an error for a client that named the topic by this id; by its name if empty."""
+        """Return an error's code for a client that named the topic by this id, or by name if empty."""
         code = code_of_existing(error)
         is_gone = code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic_id
         if is_gone and self._topics.known(topic_id) is None:
@@ -80,5 +80,5 @@ class TopicNames:
 
 
 def id_of(topic_id: uuid.UUID | None, version: int = BY_TOPIC_ID_SINCE) -> str:
-    """Return the id by which a request names a topic, as `Topic` has it; empty if its version has names."""
+    """Return the id by which a request names a topic, as `Topic` has it; empty if by name."""
     return "" if version < BY_TOPIC_ID_SINCE else text_of_uuid((topic_id or _NO_ID).bytes)

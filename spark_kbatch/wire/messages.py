@@ -16,15 +16,20 @@ tests.support.kafka_schemas NAME FIRST-LAST` prints it.
 
 Clients infer a broker's features from its api keys: librdkafka uses lz4 only if FindCoordinator is offered,
 and needs either all keys of groups or none. Produce is offered from version 0 on, because librdkafka otherwise
-stops compressing, but accepted only from version 3 on. Requests of transactions are for clients only, and stop
-before the versions in which each transaction has an epoch of its own (KIP-890), as Produce does if it is of a
-transaction: version 11, `PRODUCE_MAX_VERSION_OF_TRANSACTIONS`. A server that names no feature
-transaction.version may offer later ones all the same: Java's producer and franz-go go by the feature then, and
-send their transactions in version 11 at most. To others, which go by the version, a batch says what a
-transaction is: no version of Produce adds a partition to one here.
-From version 13 on, Produce and Fetch have the ids of topics in place of their names. Our own client names
-topics, as they are all that it is given: it stops at version 12, `OF_CLIENTS`. Version 0 of SaslHandshake goes with tokens outside of the
-protocol, so our client needs SaslAuthenticate too.
+stops compressing, but accepted only from version 3 on.
+
+From version 13 on, Produce and Fetch have ids of topics in place of their names. Our own client is
+given names, and stops at version 12 (`OF_CLIENTS`).
+
+Requests of transactions are for clients only, and stop before the versions in which each
+transaction has an epoch of its own (KIP-890, transaction.version 2). Produce does so too where it
+is of a transaction: our client's ends with version 11, `PRODUCE_MAX_VERSION_OF_TRANSACTIONS`. A
+server may offer later versions all the same, as long as it does not name that feature: Java's
+producer then sends its transactions in version 11 at most, and other clients know no later one, or
+add partitions by AddPartitionsToTxn before. No version of Produce adds a partition by itself here.
+
+Version 0 of SaslHandshake goes with tokens outside of the protocol, so our client needs
+SaslAuthenticate too.
 ConsumerGroupHeartbeat and SaslHandshake are only refused: without the first librdkafka waits for
 ever, and without the second it says by itself that there is no SASL, so that no log has it. The
 assignment in its response is null, a structure of which -1 is all there is.
