@@ -130,11 +130,6 @@ class Server:
             )
             self._listener = Listener(sock, config, self._memory)
             undo.callback(self._listener.discard)
-            self._slow = SlowWarnings(config.slow_request_log_ms)
-            self._names = TopicNames(parts.metadata.topics)
-            self._dispatch = Dispatch(
-                self._pools.intercepts, self._listener.call_later, self._slow, self._names
-            )
             self._housekeeping = Housekeeping(
                 parts, interval_ms=config.log_retention_check_interval_ms
             )
@@ -169,13 +164,14 @@ class Server:
 
     def _register_handlers(self) -> None:
         parts, config, pools = self._parts, self._config, self._pools
-        appends = Appends(
-            parts, pools.appends, self._listener.call_later, flush=config.flush, slow=self._slow
-        )
+        call_later, slow = self._listener.call_later, SlowWarnings(config.slow_request_log_ms)
+        names = TopicNames(parts.metadata.topics)
+        self._dispatch = Dispatch(pools.intercepts, call_later, slow, names)
+        appends = Appends(parts, pools.appends, call_later, flush=config.flush, slow=slow)
         self._fetches = FetchHandler(
             parts,
             self._memory.answers,
-            self._names,
+            names,
             self._advertised_to,
             max_bytes=config.fetch_max_bytes,
         )
@@ -199,7 +195,7 @@ class Server:
         )
         topics = TopicsHandler(parts, new_topics, outcomes)
         configs = ConfigsHandler(parts, self._settings, outcomes)
-        produce = ProduceHandler(parts, appends, outcomes, self._names)
+        produce = ProduceHandler(parts, appends, outcomes, names)
         self._dispatch.register(ApiKey.PRODUCE, produce.produce, pools.produce, by_loop=True)
         for pool, handlers in {
             pools.fetches: {ApiKey.FETCH: self._fetches.handle},

@@ -25,8 +25,8 @@ Requests of transactions are for clients only, and stop before the versions in w
 transaction has an epoch of its own (KIP-890, transaction.version 2). Produce does so too where it
 is of a transaction: our client's ends with version 11, `PRODUCE_MAX_VERSION_OF_TRANSACTIONS`. A
 server may offer later versions all the same, as long as it does not name that feature: Java's
-producer then sends its transactions in version 11 at most, and other clients know no later one, or
-add partitions by AddPartitionsToTxn before. No version of Produce adds a partition by itself here.
+producer then sends its transactions in version 11 at most, and the other tested clients know no
+later one. No version of Produce adds a partition to a transaction by itself here.
 
 Version 0 of SaslHandshake goes with tokens outside of the protocol, so our client needs
 SaslAuthenticate too.
