@@ -165,7 +165,7 @@ class Server:
     def _register_handlers(self) -> None:
         parts, config, pools = self._parts, self._config, self._pools
         call_later, slow = self._listener.call_later, SlowWarnings(config.slow_request_log_ms)
-        names = TopicNames(parts.metadata.topics)
+        names = TopicNames(parts)
         self._dispatch = Dispatch(pools.intercepts, call_later, slow, names)
         appends = Appends(parts, pools.appends, call_later, flush=config.flush, slow=slow)
         self._fetches = FetchHandler(

@@ -20,7 +20,7 @@ import contextlib
 import uuid
 from typing import Any
 
-from spark_kbatch.catalog.topic_files import TopicFiles
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import text_of_uuid
 from spark_kbatch.options.topic import Topic
@@ -37,8 +37,8 @@ _FIELDS = {ApiKey.PRODUCE: ("topic_data", "name"), ApiKey.FETCH: ("topics", "top
 class TopicNames:
     """The names of topics by their ids; thread-safe."""
 
-    def __init__(self, topics: TopicFiles) -> None:
-        self._topics = topics
+    def __init__(self, parts: FolderParts) -> None:
+        self._topics = parts.metadata.topics
 
     def fill(self, received: Received, *, looks: bool) -> bool:
         """Put names into a request that has ids; return False if they have to be looked for.

@@ -273,7 +273,7 @@ def test_partitions_that_do_not_exist_count_among_those_that_fetches_wait_for(
 def test_a_fetch_that_waits_does_not_keep_its_request(cluster: Cluster) -> None:
     parts = store_of(cluster)
     handler = FetchHandler(
-        parts, AnswerMemory(1 << 20), TopicNames(parts.metadata.topics),
+        parts, AnswerMemory(1 << 20), TopicNames(parts),
         lambda received: received.local_address, max_bytes=1 << 20,
     )  # fmt: skip
     asked, local = fetch(0, max_wait_ms=5000), ("127.0.0.1", 9092)
