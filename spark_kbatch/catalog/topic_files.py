@@ -62,6 +62,9 @@ class _KnownFile(NamedTuple):
     topic: Topic | None = None
 
 
+_NOT_KNOWN = _KnownFile(Path())
+
+
 class TopicFiles:
     """The topics of one cluster, as its files topics/TOPIC.json have them.
 
@@ -80,6 +83,7 @@ class TopicFiles:
         self._json_files, self._files, self._paths = json_files, json_files.files, paths
         self._cluster_file, self._deleted = cluster_file, deleted
         self._known: dict[str, _KnownFile] = {}  # by name; each replaced whole
+        self._names: dict[str, str] = {}  # of those, by id
 
     def names(self, *, internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted, with the cluster's internal ones if `internal` is set."""
@@ -116,6 +120,8 @@ class TopicFiles:
             raise KafkaStorageError(
                 f"{error}; `kbatch repair {self._paths.path}` recreates the file"
             ) from None
+        if known.topic is not None and known.topic is not topic:
+            self._names.pop(known.topic.topic_id, None)
         if topic is None:
             self._cluster_file.ensure_not_lost()
             if fingerprint is None and self._files.fingerprint(known.path) is not None:
@@ -123,7 +129,13 @@ class TopicFiles:
             self._known.pop(name, None)  # Any number of names may be asked for.
         else:
             self._known[name] = known._replace(fingerprint=fingerprint, topic=topic)
+            self._names[topic.topic_id] = name
         return topic
+
+    def known(self, topic_id: str) -> Topic | None:
+        """Return the topic that had this id when its file was read last; look at no disk."""
+        topic = self._known.get(self._names.get(topic_id, ""), _NOT_KNOWN).topic
+        return topic if topic is not None and topic.topic_id == topic_id else None
 
     def mirrored(self, name: str) -> Topic | None:
         """Return a topic as read from the newest copy of its file in a mirror; None if no copy is sound."""

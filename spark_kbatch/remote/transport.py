@@ -66,9 +66,9 @@ from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.connections import Node, State
 from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.protocol import (
+    OF_CLIENTS,
     PRODUCE_MAX_VERSION_OF_TRANSACTIONS,
     PRODUCE_MIN_VERSION,
-    SUPPORTED,
     ApiKey,
     InitProducerIdRequest,
     MetadataRequest,
@@ -541,7 +541,7 @@ def _ensure_version(version: int, batches: Iterable[ProduceBatch]) -> None:
     ):
         needed = _FIRST_WITH_ZSTD
     if version < needed:
-        ours = SUPPORTED[ApiKey.PRODUCE].last
+        ours = OF_CLIENTS[ApiKey.PRODUCE].last
         raise UnsupportedVersionError(ApiKey.PRODUCE, "PRODUCE", version, (needed, ours))
 
 

@@ -613,14 +613,21 @@ class ReplicaManager:
             return Appended(_answer(error))
 
     def check(
-        self, topic_partition: TopicPartition, data: Buffer
+        self, topic_partition: TopicPartition, data: Buffer, topic_id: str = ""
     ) -> tuple[Partition, Accepted] | None:
         """Check a network client's batch for `append_together`; None if the partition has several replicas.
+
+        Args:
+            topic_partition: where it is to be appended.
+            data: the batch.
+            topic_id: of the topic that is meant; by default the one that has the name.
 
         Raises:
             As `accept`; UnknownTopicOrPartitionError.
         """
         partition = self.partition(topic_partition)
+        found_id = partition.topic.topic_id
+        ensure_same_topic(topic_partition, topic_id or found_id, found_id)
         if partition.only_log is None:
             return None
         config, now_ms = partition.config, latest_ms(self.now_ms())

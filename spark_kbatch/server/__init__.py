@@ -28,6 +28,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     metadata       Metadata, DescribeCluster, FindCoordinator; creates topics that clients ask for
     produce        Produce, InitProducerId; `appends` has a queue for each partition, `unwritten_batches` keeps the order of producers
     fetch          Fetch
+    topic_names    the names of topics that Produce and Fetch name by their ids
     offsets        ListOffsets, OffsetForLeaderEpoch
     groups/        groups of consumers, and their offsets
     topics         CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords

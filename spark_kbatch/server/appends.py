@@ -54,6 +54,7 @@ class Append(NamedTuple):
     deadline_s: float  # of clock.monotonic_s
     answer: Callable[[AppendResult], object]
     peer: Peer | None = None  # that sent it
+    topic_id: str = ""  # of the topic that is meant; by default the one that has the name
 
 
 class _AppendQueue:
@@ -149,7 +150,7 @@ class Appends:
             began_s = time.thread_time()
             one = None
             with contextlib.suppress(Exception):  # Alone it is answered with it.
-                one = manager.check(topic_partition, append.data)
+                one = manager.check(topic_partition, append.data, append.topic_id)
             took_s = time.thread_time() - began_s
             _charge(append, took_s)
             checks_s += took_s
@@ -212,6 +213,7 @@ class Appends:
                 commits=self._parts.coordinator(flush=self._flush),
                 origin=AppendOrigin.NETWORK,
                 lock_timeout_ms=0,
+                topic_ids={queue.topic_partition: append.topic_id} if append.topic_id else {},
             )
         except Exception as error:
             logger.exception("an append to %s failed", queue.topic_partition)

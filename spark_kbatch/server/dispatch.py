@@ -27,6 +27,7 @@ from spark_kbatch.server.peers import SlowWarnings, warn_once
 from spark_kbatch.server.pools import CallLater, Pool
 from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import HANG_UP, NAME_SHOWN_MAX, Handler, Received, Respond
+from spark_kbatch.server.topic_names import TopicNames
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.protocol import ApiKey, Versions
@@ -57,9 +58,12 @@ class Dispatch:
     It is filled before the server listens; `intercept` is for any thread.
     """
 
-    def __init__(self, intercepting: Pool, call_later: CallLater, slow: SlowWarnings) -> None:
+    def __init__(
+        self, intercepting: Pool, call_later: CallLater, slow: SlowWarnings, names: TopicNames
+    ) -> None:
         """Start with ApiVersions and a refusal of SASL; `intercepting` runs what intercepts."""
-        self._intercepting, self._call_later, self._slow = intercepting, call_later, slow
+        self._intercepting, self._call_later = intercepting, call_later
+        self._slow, self._names = slow, names
         self._intercepts: Mapping[int, Intercept] = {}  # replaced whole
         self._entries: dict[int, ApiHandler] = {}
         self.metrics: dict[int, RequestMetrics] = {}  # by api key
@@ -146,6 +150,8 @@ class Dispatch:
             received = self._decoded(connection, frame, _ELEMENTS_MAX)
         except ProtocolError:
             return False  # It names more, or its bytes make no sense, which shows again.
+        if not self._names.fill(received, looks=False):
+            return False
         self._run(entry.handler, received, exchange)
         return True
 
@@ -177,6 +183,7 @@ class Dispatch:
     ) -> None:
         try:
             received = self._decoded(connection, frame)
+            self._names.fill(received, looks=True)
         except Exception as error:  # noqa: BLE001  logged as the server's fault, if it is
             exchange.fail(error)
             return

@@ -8,7 +8,7 @@ Batches are read into memory before they are sent, and a client may receive them
 only as much as there is room for in `AnswerMemory`, but at least the first batch: all connections
 together hold no more than that room and one batch each.
 
-Source: KafkaApis.handleFetchRequest.
+Source: KafkaApis.handleFetchRequest; KIP-951.
 """
 
 from __future__ import annotations
@@ -21,15 +21,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spark_kbatch.cluster.parts import FolderParts
-from spark_kbatch.errors import InvalidTopicError, KBatchError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    FencedLeaderEpochError,
+    InvalidTopicError,
+    KBatchError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.log.checkpoints import EpochEntry
 from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.replica.delayed_fetch import NO_EPOCH, FetchInfo, FetchParams, FetchResult
 from spark_kbatch.server.memory import AnswerMemory
+from spark_kbatch.server.metadata import NODE_ID
 from spark_kbatch.server.peers import Peer
 from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import Received, Respond
+from spark_kbatch.server.topic_names import TopicNames, id_of
 from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.protocol import FetchRequest, FetchResponse
 
@@ -37,6 +44,7 @@ _Topic = FetchResponse.FetchableTopicResponse
 _Partition = _Topic.PartitionData
 
 _NO_SESSION = 0  # a session id
+_FIRST_WITH_LEADERS = 16  # in answers (KIP-951)
 _MIN_BYTES_MAX = 1 << 20  # an answer of this size is sent even if the client wants to wait for more
 # A fetch waits on when its client is gone. Clients wait for half a second by default, and no longer than
 # their request.timeout.ms, 30 s.
@@ -49,9 +57,18 @@ _UNKNOWN = FetchResult(error=UnknownTopicOrPartitionError("no such partition"))
 class FetchHandler:
     """Handler of Fetch requests, including those that wait for `min_bytes`; thread-safe."""
 
-    def __init__(self, parts: FolderParts, memory: AnswerMemory, *, max_bytes: int) -> None:
+    def __init__(
+        self,
+        parts: FolderParts,
+        memory: AnswerMemory,
+        names: TopicNames,
+        advertised: Callable[[Received], tuple[str, int]],
+        *,
+        max_bytes: int,
+    ) -> None:
         """Limit each answer to `max_bytes`, unless its first batch is larger."""
         self._parts, self._memory, self._max_bytes = parts, memory, max_bytes
+        self._names, self._advertised = names, advertised
         self._mutex = threading.Lock()  # guards the rest; innermost
         self._waiting: dict[
             _FetchAnswer, Callable[[], None]
@@ -66,8 +83,10 @@ class FetchHandler:
         if error:
             respond(refusal(received, error))
             return
-        infos = _infos(request)
-        answer = _FetchAnswer(tuple(infos), _isolation_of(request), respond, received.peer)
+        infos = _infos(request, received.version)
+        answer = _FetchAnswer(
+            tuple(infos), received, respond, self._names, self._advertised(received)
+        )
         self._drop_unknown(infos)
         least = min(request.min_bytes, request.max_bytes, _MIN_BYTES_MAX)
         most = min(
@@ -107,8 +126,9 @@ class FetchHandler:
     def _drop_unknown(self, infos: dict[TopicPartition, FetchInfo]) -> None:
         """Drop the partitions that do not exist; as in Kafka, the others are waited for."""
         count = functools.cache(self._count_of_partitions)
-        for tp in [tp for tp in infos if not 0 <= tp.partition < count(tp.topic)]:
-            del infos[tp]
+        for tp, info in [*infos.items()]:
+            if not 0 <= tp.partition < count(tp.topic, info.topic_id):
+                del infos[tp]
 
     def _fetch(
         self,
@@ -129,14 +149,14 @@ class FetchHandler:
                 replicas=functools.partial(snapshots.replicas, elect=self._parts.elect_soon),
             )
 
-    def _count_of_partitions(self, name: str) -> int:
+    def _count_of_partitions(self, name: str, topic_id: str) -> int:
         try:
             topic = self._parts.metadata.topics.find(name)
         except InvalidTopicError:
             return 0
         except (OSError, KBatchError):
             return PARTITIONS_MAX  # the read meets it again, and answers with it
-        return 0 if topic is None else topic.partitions
+        return 0 if topic is None or topic_id not in ("", topic.topic_id) else topic.partitions
 
 
 class _FetchAnswer:
@@ -145,16 +165,20 @@ class _FetchAnswer:
     def __init__(
         self,
         partitions: Sequence[TopicPartition],
-        isolation: IsolationLevel,
+        received: Received,
         respond: Respond,
-        peer: Peer | None,
+        names: TopicNames,
+        address: tuple[str, int],
     ) -> None:
         """Answer for `partitions`, in this order; those without a result do not exist.
 
         Each is there once, as in Kafka: otherwise a small request could have an answer of any size.
         """
-        self.partitions, self.isolation = partitions, isolation
-        self._respond, self.peer = respond, peer
+        self.partitions, self.peer = partitions, received.peer
+        self.isolation = _isolation_of(received.body)
+        self._respond, self._names, self._address = respond, names, address
+        self._version = received.version
+        self._topic_ids = {one.topic: one.topic_id for one in received.body.topics}
         self._mutex = threading.Lock()  # guards _is_given
         self._is_given = False
         self.on_given: Callable[[_FetchAnswer], object] = lambda _: None
@@ -169,19 +193,27 @@ class _FetchAnswer:
         topics = [
             _Topic(
                 topic=topic,
-                partitions=[self._part(tp.partition, results.get(tp, _UNKNOWN)) for tp in some],
+                topic_id=self._topic_ids[topic],
+                partitions=[self._part(tp, results.get(tp, _UNKNOWN)) for tp in some],
             )
             for topic, some in itertools.groupby(self.partitions, lambda tp: tp.topic)
         ]
-        self._respond(FetchResponse(responses=topics))
+        nodes = []
+        if any(one.current_leader for topic in topics for one in topic.partitions):
+            host, port = self._address
+            nodes = [FetchResponse.NodeEndpoint(node_id=NODE_ID, host=host, port=port)]
+        self._respond(FetchResponse(responses=topics, node_endpoints=nodes))
 
-    def _part(self, partition: int, result: FetchResult) -> Any:
+    def _part(self, topic_partition: TopicPartition, result: FetchResult) -> Any:
+        topic, partition = topic_partition
         is_committed = self.isolation is IsolationLevel.READ_COMMITTED
         if result.error is not None:
+            topic_id = id_of(self._topic_ids[topic], self._version)
             return _Partition(
                 partition_index=partition,
-                error_code=code_of(result.error),
+                error_code=self._names.code_of(result.error, topic_id),
                 high_watermark=-1,
+                current_leader=self._leader(result.error),
                 aborted_transactions=[] if is_committed else None,
             )
         offsets = result.offsets
@@ -196,6 +228,16 @@ class _FetchAnswer:
             diverging_epoch=_diverging(result.diverging),
         )
 
+    def _leader(self, error: Exception) -> Any:
+        """Return the leader for a client that has an older epoch and need not look it up then."""
+        if (
+            self._version < _FIRST_WITH_LEADERS
+            or code_of(error) is not ErrorCode.FENCED_LEADER_EPOCH
+        ):
+            return None
+        assert isinstance(error, FencedLeaderEpochError)
+        return _Partition.LeaderIdAndEpoch(leader_id=NODE_ID, leader_epoch=error.current)
+
 
 def _diverging(entry: EpochEntry | None) -> Any:
     if entry is None:
@@ -203,7 +245,7 @@ def _diverging(entry: EpochEntry | None) -> Any:
     return _Partition.EpochEndOffset(epoch=entry.epoch, end_offset=entry.start_offset)
 
 
-def _infos(request: FetchRequest) -> dict[TopicPartition, FetchInfo]:
+def _infos(request: FetchRequest, version: int) -> dict[TopicPartition, FetchInfo]:
     """Return what is asked of each partition."""
     return {
         TopicPartition(topic.topic, one.partition): FetchInfo(
@@ -211,8 +253,10 @@ def _infos(request: FetchRequest) -> dict[TopicPartition, FetchInfo]:
             max(one.partition_max_bytes, 0),
             max(one.current_leader_epoch, NO_EPOCH),
             max(one.last_fetched_epoch, NO_EPOCH),
+            topic_id,
         )
         for topic in request.topics
+        for topic_id in [id_of(topic.topic_id, version)]
         for one in topic.partitions
     }
 
@@ -224,7 +268,8 @@ def _isolation_of(request: FetchRequest) -> IsolationLevel:
 
 
 def _refused(request: FetchRequest) -> ErrorCode:
-    if request.replica_id >= 0:
+    state = request.replica_state  # in place of the id from version 15 on
+    if (request.replica_id if state is None else state.replica_id) >= 0:
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED  # a follower; there are none over the network
     if request.session_id != _NO_SESSION:
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND

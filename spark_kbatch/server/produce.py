@@ -27,8 +27,9 @@ from spark_kbatch.options.topic import INTERNAL_PREFIX
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, unpack
 from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from spark_kbatch.server.appends import Append, Appends
-from spark_kbatch.server.outcomes import NO_TRANSACTIONS, Outcomes, code_of_existing, shortened
+from spark_kbatch.server.outcomes import NO_TRANSACTIONS, Outcomes, shortened
 from spark_kbatch.server.requests import HANG_UP, NAME_SHOWN_MAX, Received, Respond
+from spark_kbatch.server.topic_names import TopicNames, id_of
 from spark_kbatch.server.unwritten_batches import IdempotentBatch, idempotent_batch
 from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.protocol import InitProducerIdResponse, ProduceRequest, ProduceResponse
@@ -39,6 +40,7 @@ _Partition = _Topic.PartitionProduceResponse
 _FIRST_VERSION = 3
 _FIRST_WITH_ZSTD = 7
 _FEW = 32  # partitions
+_NAMED_TWICE = ErrorCode.INVALID_REQUEST, "the partition is named twice in the request"
 _TOLD_AGAIN_AFTER_S = 600.0
 # What of a server's own, rather than of a request, is in the way.
 _NOT_STORED = {
@@ -57,15 +59,17 @@ _FIRST_WITH_IDS = 3  # version of InitProducerId
 class ProduceHandler:
     """Handler of Produce and InitProducerId requests; thread-safe."""
 
-    def __init__(self, parts: FolderParts, appends: Appends, outcomes: Outcomes) -> None:
+    def __init__(
+        self, parts: FolderParts, appends: Appends, outcomes: Outcomes, names: TopicNames
+    ) -> None:
         """Append by these queues."""
-        self._parts, self._appends, self._outcomes = parts, appends, outcomes
+        self._parts, self._appends, self._outcomes, self._names = parts, appends, outcomes, names
         self._manager = parts.manager
 
     def produce(self, received: Received, respond: Respond) -> None:
         """Queue the batches; answer once each is appended or refused."""
         request: ProduceRequest = received.body
-        answer = _ProduceAnswer(received, respond, self._outcomes)
+        answer = _ProduceAnswer(received, respond, self._outcomes, self._names)
         refused = _refused(received)
         deadline_s = monotonic_s() + max(request.timeout_ms, 0) / 1000
         appends: dict[TopicPartition, Append] = {}
@@ -79,6 +83,7 @@ class ProduceHandler:
             unknown = self._manager.unknown(named)
         for topic, of_topic in zip(request.topic_data, answer.topics, strict=True):
             refused_topic = refused or _refused_topic(topic.name)
+            topic_id = id_of(topic.topic_id, received.version)
             slots = of_topic.partition_responses
             for partition, slot in zip(topic.partition_data, slots, strict=True):
                 data: Buffer = b"" if partition.records is None else partition.records
@@ -86,15 +91,12 @@ class ProduceHandler:
                 batch = idempotent_batch(topic_partition, data)
                 refusal = refused_topic or _refused_batch(data, received.version)
                 if not refusal and topic_partition in appends:
-                    refusal = (
-                        ErrorCode.INVALID_REQUEST,
-                        "the partition is named twice in the request",
-                    )
+                    refusal = _NAMED_TWICE
                 problem, first = unknown.get(topic_partition), None
                 if problem is None and batch is not None:
                     problem = first = received.unwritten.error(batch)
                 if not refusal and problem is not None:
-                    refusal = code_of_existing(problem), str(problem)
+                    refusal = self._names.code_of(problem, topic_id), str(problem)
                 if refusal:
                     if batch is not None:
                         received.unwritten.answered(batch, refusal[0])
@@ -104,8 +106,8 @@ class ProduceHandler:
                     continue
                 appends[topic_partition] = Append(
                     data, request.acks, request.timeout_ms, deadline_s,
-                    answer.part(slot, batch, topic_partition),
-                    peer=received.peer,
+                    answer.part(slot, batch, topic_partition, topic_id),
+                    peer=received.peer, topic_id=topic_id,
                 )  # fmt: skip
         # Nothing is answered until all batches to append are known.
         for topic_partition, append in appends.items():
@@ -141,11 +143,14 @@ class ProduceHandler:
 class _ProduceAnswer:
     """The response to one Produce request, sent when the last partition's result is known."""
 
-    def __init__(self, received: Received, respond: Respond, outcomes: Outcomes) -> None:
+    def __init__(
+        self, received: Received, respond: Respond, outcomes: Outcomes, names: TopicNames
+    ) -> None:
         request: ProduceRequest = received.body
         self.topics = [
             _Topic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partition_responses=[
                     _Partition(index=one.index, base_offset=-1) for one in topic.partition_data
                 ],
@@ -153,21 +158,25 @@ class _ProduceAnswer:
             for topic in request.topic_data
         ]
         self._acks, self._respond, self._unwritten = request.acks, respond, received.unwritten
-        self._outcomes = outcomes
+        self._outcomes, self._names = outcomes, names
         self._sender = received.client_id[:NAME_SHOWN_MAX], received.client_host
         self._mutex = threading.Lock()  # guards _missing
         self._missing = 1  # parts, and the handler itself
         self._last_message = ""
 
     def part(
-        self, slot: Any, batch: IdempotentBatch | None, topic_partition: TopicPartition
+        self,
+        slot: Any,
+        batch: IdempotentBatch | None,
+        topic_partition: TopicPartition,
+        topic_id: str,
     ) -> Any:
         """Return the callback that puts the result of a partition's batch into the response."""
         self._missing += 1
 
         def answer(result: AppendResult) -> None:
             if result.error is not None:
-                slot.error_code = code_of_existing(result.error)
+                slot.error_code = self._names.code_of(result.error, topic_id)
                 slot.error_message = str(result.error)
                 slot.record_errors = _record_errors(result.error)
                 self.tell(topic_partition, slot.error_code, slot.error_message)

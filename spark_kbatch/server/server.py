@@ -37,6 +37,7 @@ from spark_kbatch.server.pools import HugeTurn, Pool
 from spark_kbatch.server.produce import ProduceHandler
 from spark_kbatch.server.requests import Received
 from spark_kbatch.server.settings import Setting, server_settings
+from spark_kbatch.server.topic_names import TopicNames
 from spark_kbatch.server.topics import TopicsHandler
 from spark_kbatch.store.reports import shown_address
 from spark_kbatch.wire.protocol import ApiKey
@@ -129,8 +130,6 @@ class Server:
             )
             self._listener = Listener(sock, config, self._memory)
             undo.callback(self._listener.discard)
-            self._slow = SlowWarnings(config.slow_request_log_ms)
-            self._dispatch = Dispatch(self._pools.intercepts, self._listener.call_later, self._slow)
             self._housekeeping = Housekeeping(
                 parts, interval_ms=config.log_retention_check_interval_ms
             )
@@ -165,10 +164,17 @@ class Server:
 
     def _register_handlers(self) -> None:
         parts, config, pools = self._parts, self._config, self._pools
-        appends = Appends(
-            parts, pools.appends, self._listener.call_later, flush=config.flush, slow=self._slow
+        call_later, slow = self._listener.call_later, SlowWarnings(config.slow_request_log_ms)
+        names = TopicNames(parts)
+        self._dispatch = Dispatch(pools.intercepts, call_later, slow, names)
+        appends = Appends(parts, pools.appends, call_later, flush=config.flush, slow=slow)
+        self._fetches = FetchHandler(
+            parts,
+            self._memory.answers,
+            names,
+            self._advertised_to,
+            max_bytes=config.fetch_max_bytes,
         )
-        self._fetches = FetchHandler(parts, self._memory.answers, max_bytes=config.fetch_max_bytes)
         self._groups = GroupCoordinator(
             OffsetsStore(parts, flush=config.flush, timeout_ms=config.offsets_commit_timeout_ms),
             now_ms=parts.manager.now_ms,
@@ -189,7 +195,7 @@ class Server:
         )
         topics = TopicsHandler(parts, new_topics, outcomes)
         configs = ConfigsHandler(parts, self._settings, outcomes)
-        produce = ProduceHandler(parts, appends, outcomes)
+        produce = ProduceHandler(parts, appends, outcomes, names)
         self._dispatch.register(ApiKey.PRODUCE, produce.produce, pools.produce, by_loop=True)
         for pool, handlers in {
             pools.fetches: {ApiKey.FETCH: self._fetches.handle},

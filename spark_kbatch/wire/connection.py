@@ -37,7 +37,7 @@ from spark_kbatch.wire.channel import Channel
 from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.framing import Send
 from spark_kbatch.wire.protocol import (
-    SUPPORTED,
+    OF_CLIENTS,
     ApiKey,
     ApiVersionsRequest,
     SaslAuthenticateRequest,
@@ -144,7 +144,7 @@ class Connection:
         self.has_answered = False  # a request of the owner's
         self.last_active_ms = monotonic_ms()
         channel.limit_frames(_SETUP_FRAME_MAX)
-        self._ask_versions(SUPPORTED[ApiKey.API_VERSIONS].last)
+        self._ask_versions(OF_CLIENTS[ApiKey.API_VERSIONS].last)
 
     @property
     def is_ready(self) -> bool:
@@ -193,7 +193,7 @@ class Connection:
         Raises:
             UnsupportedVersionError: there is none.
         """
-        ours, theirs = SUPPORTED[api_key], (self._versions or {}).get(api_key)
+        ours, theirs = OF_CLIENTS[api_key], (self._versions or {}).get(api_key)
         name = ApiKey(api_key).name
         if theirs is None:
             raise UnsupportedVersionError(api_key, name, ours.last, None)

@@ -16,11 +16,20 @@ tests.support.kafka_schemas NAME FIRST-LAST` prints it.
 
 Clients infer a broker's features from its api keys: librdkafka uses lz4 only if FindCoordinator is offered,
 and needs either all keys of groups or none. Produce is offered from version 0 on, because librdkafka otherwise
-stops compressing, but accepted only from version 3 on. Topic ids start with version 13 of Produce and Fetch.
-Requests of transactions are for clients only, and stop before the versions in which each transaction has an
-epoch of its own (KIP-890), as Produce does if it is of a transaction: version 11,
-`PRODUCE_MAX_VERSION_OF_TRANSACTIONS`. Version 0 of SaslHandshake goes with tokens outside of the
-protocol, so our client needs SaslAuthenticate too.
+stops compressing, but accepted only from version 3 on.
+
+From version 13 on, Produce and Fetch have ids of topics in place of their names. Our own client is
+given names, and stops at version 12 (`OF_CLIENTS`).
+
+Requests of transactions are for clients only, and stop before the versions in which each
+transaction has an epoch of its own (KIP-890, transaction.version 2). Produce does so too where it
+is of a transaction: our client's ends with version 11, `PRODUCE_MAX_VERSION_OF_TRANSACTIONS`. A
+server may offer later versions all the same, as long as it does not name that feature: Java's
+producer then sends its transactions in version 11 at most, and the other tested clients know no
+later one. No version of Produce adds a partition to a transaction by itself here.
+
+Version 0 of SaslHandshake goes with tokens outside of the protocol, so our client needs
+SaslAuthenticate too.
 ConsumerGroupHeartbeat and SaslHandshake are only refused: without the first librdkafka waits for
 ever, and without the second it says by itself that there is no SASL, so that no log has it. The
 assignment in its response is null, a structure of which -1 is all there is.
@@ -46,16 +55,16 @@ class ApiKey(IntEnum):
         return member
 
     # fmt: off
-    PRODUCE = 0, """0-12 flexible 9+
+    PRODUCE = 0, """0-13 flexible 9+
         request
             transactional_id string? 3+ =null, acks int16, timeout_ms int32
             topic_data []TopicProduceData
-                name string
+                name string 0-12, topic_id uuid 13+
                 partition_data []PartitionProduceData
                     index int32, records records?
         response
             responses []TopicProduceResponse
-                name string
+                name string 0-12, topic_id uuid 13+
                 partition_responses []PartitionProduceResponse
                     index int32, error_code int16, base_offset int64
                     log_append_time_ms int64 2+ =-1, log_start_offset int64 5+ =-1
@@ -67,24 +76,27 @@ class ApiKey(IntEnum):
             throttle_time_ms int32 1+
             node_endpoints []NodeEndpoint 10+ @0
                 node_id int32, host string, port int32, rack string? =null"""
-    FETCH = 1, """4-12 flexible 12+
+    FETCH = 1, """4-18 flexible 12+
         request
-            cluster_id string? 12+ @0 =null, replica_id int32 =-1, max_wait_ms int32
-            min_bytes int32, max_bytes int32 =0x7fffffff, isolation_level int8, session_id int32 7+
-            session_epoch int32 7+ =-1
+            cluster_id string? 12+ @0 =null, replica_id int32 4-14 =-1
+            replica_state ReplicaState 15+ @1
+                replica_id int32 =-1, replica_epoch int64 =-1
+            max_wait_ms int32, min_bytes int32, max_bytes int32 =0x7fffffff, isolation_level int8
+            session_id int32 7+, session_epoch int32 7+ =-1
             topics []FetchTopic
-                topic string
+                topic string 4-12, topic_id uuid 13+
                 partitions []FetchPartition
                     partition int32, current_leader_epoch int32 9+ =-1, fetch_offset int64
                     last_fetched_epoch int32 12+ =-1, log_start_offset int64 5+ =-1
-                    partition_max_bytes int32
+                    partition_max_bytes int32, replica_directory_id uuid 17+ @0
+                    high_watermark int64 18+ @1 =9223372036854775807
             forgotten_topics_data []ForgottenTopic 7+
-                topic string, partitions []int32
+                topic string 7-12, topic_id uuid 13+, partitions []int32
             rack_id string 11+
         response
             throttle_time_ms int32, error_code int16 7+, session_id int32 7+
             responses []FetchableTopicResponse
-                topic string
+                topic string 4-12, topic_id uuid 13+
                 partitions []PartitionData
                     partition_index int32, error_code int16, high_watermark int64
                     last_stable_offset int64 =-1, log_start_offset int64 5+ =-1
@@ -96,7 +108,9 @@ class ApiKey(IntEnum):
                         end_offset int64 =-1, epoch int32 =-1
                     aborted_transactions []AbortedTransaction?
                         producer_id int64, first_offset int64
-                    preferred_read_replica int32 11+ =-1, records records?"""
+                    preferred_read_replica int32 11+ =-1, records records?
+            node_endpoints []NodeEndpoint 16+ @0
+                node_id int32, host string, port int32, rack string? =null"""
     LIST_OFFSETS = 2, """1-9 flexible 6+
         request
             replica_id int32, isolation_level int8 2+

@@ -25,6 +25,7 @@ from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.messages import ApiKey
 
 __all__ = [
+    "OF_CLIENTS",
     "SUPPORTED",
     "ApiKey",
     "Request",
@@ -38,8 +39,14 @@ __all__ = [
     "response_class",
 ]
 
-SUPPORTED: Mapping[int, Versions] = {
+SUPPORTED: dict[int, Versions] = {
     key: Versions.parse(key.text.split(maxsplit=1)[0]) for key in ApiKey
+}
+BY_TOPIC_ID_SINCE = 13  # of Produce and Fetch
+# What our own client sends: it knows topics by their names.
+OF_CLIENTS: Mapping[int, Versions] = SUPPORTED | {
+    key: SUPPORTED[key]._replace(last=BY_TOPIC_ID_SINCE - 1)
+    for key in (ApiKey.PRODUCE, ApiKey.FETCH)
 }
 PRODUCE_MIN_VERSION = 3  # the lowest version that is accepted
 PRODUCE_MAX_VERSION_OF_TRANSACTIONS = 11

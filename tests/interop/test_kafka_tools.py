@@ -146,8 +146,8 @@ def test_the_groups_tool_lists_describes_resets_and_deletes_groups(
 def test_the_api_versions_tool_is_answered(tools: JavaTools) -> None:
     printed = tools.run("BrokerApiVersionsCommand")
 
-    assert "Produce(0): 0 to 12" in printed
-    assert "Fetch(1): 4 to 12" in printed
+    assert "Produce(0): 0 to 13" in printed
+    assert "Fetch(1): 4 to 18" in printed
 
 
 def test_the_log_dirs_tool_shows_sizes_of_all_partitions(

@@ -22,6 +22,7 @@ from spark_kbatch.server.fetch import FetchHandler
 from spark_kbatch.server.memory import AnswerMemory
 from spark_kbatch.server.requests import Received
 from spark_kbatch.server.server import Server
+from spark_kbatch.server.topic_names import TopicNames
 from spark_kbatch.server.unwritten_batches import UnwrittenBatches
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import (
@@ -270,7 +271,11 @@ def test_partitions_that_do_not_exist_count_among_those_that_fetches_wait_for(
 
 
 def test_a_fetch_that_waits_does_not_keep_its_request(cluster: Cluster) -> None:
-    handler = FetchHandler(store_of(cluster), AnswerMemory(1 << 20), max_bytes=1 << 20)
+    parts = store_of(cluster)
+    handler = FetchHandler(
+        parts, AnswerMemory(1 << 20), TopicNames(parts),
+        lambda received: received.local_address, max_bytes=1 << 20,
+    )  # fmt: skip
     asked, local = fetch(0, max_wait_ms=5000), ("127.0.0.1", 9092)
     received = Received(ApiKey.FETCH, 12, "", local[0], local, UnwrittenBatches(), asked)
     answers: list[Any] = []

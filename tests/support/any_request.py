@@ -10,6 +10,7 @@ in their logs. In the others each field may have a value at a border, or one tha
 
 from __future__ import annotations
 
+import functools
 import struct
 import uuid
 from collections.abc import Callable
@@ -116,7 +117,8 @@ def _object(kind: type[Structure], values: dict[str, Any]) -> Structure:
     made = dict(values)
     for one in kind.FIELDS:
         if one.structure is not None and made.get(one.name) is not None:
-            made[one.name] = [_object(one.structure, each) for each in made[one.name]]
+            value, make = made[one.name], functools.partial(_object, one.structure)
+            made[one.name] = [*map(make, value)] if one.is_array else make(value)
     return kind(**made)
 
 
@@ -264,6 +266,10 @@ class _Making:
         return self._a_topic()
 
     def of_topic_id(self) -> uuid.UUID | None:
+        if self.key in (ApiKey.PRODUCE, ApiKey.FETCH):
+            name = self.last["topic"] = self._a_topic()
+            unknown = self.pick((uuid.UUID(int=9),), (uuid.UUID(int=9), None))
+            return self.ids.topics[name] if name in self.world.topics else unknown
         known = [self.ids.topics[name] for name in sorted(self.world.topics)] or [uuid.UUID(int=9)]
         if self.key is ApiKey.METADATA:  # the id comes first
             has_id = self.random.random() < 0.3
@@ -383,6 +389,15 @@ class _Making:
 
     def of_replica_id(self) -> int:
         return int(self.pick((-1,), (-2, -3, 1, 5)))
+
+    def of_replica_epoch(self) -> int:
+        return int(self.pick((-1,), (0, 3)))
+
+    def of_replica_directory_id(self) -> uuid.UUID | None:
+        return self.pick((None,), (None, uuid.UUID(int=9)))  # type: ignore[no-any-return]
+
+    def of_high_watermark(self) -> int:
+        return int(self.pick((INT64_MAX,), (0, 3, -1)))
 
     def of_max_wait_ms(self) -> int:
         return int(self.random.choice((0, 0, 0, 400)))

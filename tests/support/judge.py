@@ -442,6 +442,8 @@ class Judge:
 
     def _note_logs(self, asked: Asked, fields: Mapping[str, Any], differs: bool) -> None:
         topics = fields["topic_data"] if asked.api_key is ApiKey.PRODUCE else fields["topics"]
+        names = {topic_id: name for name, topic_id in self.broker.ids.topics.items()}
+        topics = [{"name": names.get(topic.get("topic_id"), "none"), **topic} for topic in topics]
         for name in dict.fromkeys(topic["name"] for topic in topics):
             if name not in self.world.topics:
                 continue
@@ -555,6 +557,9 @@ class Plain:
 
     def _structure(self, body: Structure) -> dict[str, Any]:
         names = [one.name for one in body.FIELDS]
+        by_id = self._value("", getattr(body, "topic_id", None)) or ""
+        for name in (one for one in names if one in _TOPIC):
+            setattr(body, name, getattr(body, name) or by_id)  # it may be known by its id alone
         for key, stack in ((_TOPIC, self._names), (_PARTITION, self._numbers)):
             stack += [getattr(body, name) for name in names if name in key]
         made = {

@@ -117,7 +117,7 @@ def versitygw(folder: Path) -> Iterator[ObjectServer]:
     """
     program = FETCHED / "versitygw"
     if not program.exists():
-        _fetch(["go", "install", VERSITYGW], GOBIN=str(FETCHED))
+        fetch_tool(["go", "install", VERSITYGW], GOBIN=str(FETCHED))
     (folder / "data" / BUCKET).mkdir(parents=True)
     (port,) = free_ports(1)
     command = [
@@ -137,7 +137,7 @@ def azurite(folder: Path) -> Iterator[ObjectServer]:
     """
     program = FETCHED / "azurite" / "node_modules" / ".bin" / "azurite-blob"
     if not program.exists():
-        _fetch(["npm", "install", "--no-audit", "--no-fund", "--prefix", str(FETCHED / "azurite"), AZURITE])  # fmt: skip
+        fetch_tool(["npm", "install", "--no-audit", "--no-fund", "--prefix", str(FETCHED / "azurite"), AZURITE])  # fmt: skip
     (port,) = free_ports(1)
     command = [
         str(program), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder),
@@ -181,7 +181,12 @@ def s3mock(folder: Path) -> Iterator[ObjectServer]:
         yield ObjectServer(f"127.0.0.1:{port}")
 
 
-def _fetch(command: Sequence[str], **variables: str) -> None:
+def fetch_tool(command: Sequence[str], **variables: str) -> None:
+    """Run a command that fetches a tool into `FETCHED`.
+
+    Raises:
+        MissingToolError: it is not there, or it fails.
+    """
     FETCHED.mkdir(parents=True, exist_ok=True)
     if shutil.which(command[0]) is None:
         raise MissingToolError(f"{command[0]} is not on PATH, and is needed for: {command}")

@@ -40,6 +40,27 @@ def _fetch(count: int, topic: str) -> Any:
     )
 
 
+def _produce_by_id(count: int, topic: str) -> Any:
+    """Return a Produce to as many ids, none of which is known, as it may name with a batch each."""
+    body = _produce(1, topic)
+    (part,) = body.topic_data[0].partition_data
+    make = p.ProduceRequest.TopicProduceData
+    body.topic_data = [
+        make(topic_id=uuid.UUID(int=one + 1), partition_data=[part]) for one in range(count // 2)
+    ]
+    return body
+
+
+def _fetch_by_id(count: int, topic: str) -> Any:
+    body = _fetch(1, topic)
+    make = p.FetchRequest.FetchTopic
+    partitions = body.topics[0].partitions
+    body.topics = [
+        make(topic_id=uuid.UUID(int=one + 1), partitions=partitions) for one in range(count // 2)
+    ]
+    return body
+
+
 def _list_offsets(count: int, topic: str) -> Any:
     make = p.ListOffsetsRequest.ListOffsetsTopic
     partitions = [
@@ -221,7 +242,9 @@ def _incremental(count: int, topic: str) -> Any:
 # What makes the body, by api key and version.
 _WORST: Mapping[tuple[ApiKey, int], _Make] = {
     (ApiKey.PRODUCE, 9): _produce,
+    (ApiKey.PRODUCE, 13): _produce_by_id,
     (ApiKey.FETCH, 12): _fetch,
+    (ApiKey.FETCH, 18): _fetch_by_id,
     (ApiKey.LIST_OFFSETS, 7): _list_offsets,
     (ApiKey.OFFSET_FOR_LEADER_EPOCH, 4): _epochs,
     (ApiKey.METADATA, 9): _metadata,

@@ -145,6 +145,15 @@ def test_highest_version_that_both_know_is_used() -> None:
         pair.send("unknown", ApiKey.HEARTBEAT, object())
 
 
+def test_our_client_names_topics_whatever_versions_the_server_has() -> None:
+    pair = Pair().made_ready()
+
+    assert {key: pair.connection.version_of(key) for key in (ApiKey.PRODUCE, ApiKey.FETCH)} == {
+        ApiKey.PRODUCE: 12, ApiKey.FETCH: 12,
+    }  # fmt: skip
+    assert pair.connection.version_of(ApiKey.METADATA) == SUPPORTED[ApiKey.METADATA].last
+
+
 def test_a_message_may_be_built_for_the_version() -> None:
     pair = Pair().made_ready({ApiKey.METADATA: Versions(0, 5)})
     made_for: list[int] = []
