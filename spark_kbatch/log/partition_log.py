@@ -536,7 +536,7 @@ class PartitionLog:
         else:
             self.producers.read(state, now_ms)
             last_stable_offset = self.producers.states.last_stable_offset(
-                high_watermark, state.log_start_offset
+                high_watermark, state.last_stable_offset
             )
         after = state._replace(
             sequence=state.sequence + 1,
