@@ -27,7 +27,7 @@ class ClientTransactions:
     """A transactional producer of a client, as logs see it."""
 
     def __init__(self, cluster: Cluster, producer_id: int = 5000) -> None:
-        self._cluster, self._producer_id = cluster, producer_id
+        self.cluster, self._producer_id = cluster, producer_id
         self._sequences: dict[TopicPartition, int] = {}
         self._open: dict[TopicPartition, None] = {}
 
@@ -44,21 +44,23 @@ class ClientTransactions:
         )
         self._sequences[tp] = sequence + len(values)
         self._open[tp] = None
-        return _appended(self._cluster, tp, data)
+        return _appended(self.cluster, tp, data)
 
     def commit(self) -> None:
         """Write a COMMIT marker into each partition of the open transaction."""
-        self._end(abort=False)
+        for place in [*self._open]:
+            self.end_in(place, abort=False)
 
     def abort(self) -> None:
         """Write an ABORT marker into each partition of the open transaction."""
-        self._end(abort=True)
+        for place in [*self._open]:
+            self.end_in(place, abort=True)
 
-    def _end(self, *, abort: bool) -> None:
-        for tp in self._open:
-            data = marker_batch(base_offset=0, producer_id=self._producer_id, abort=abort)
-            _appended(self._cluster, tp, data)
-        self._open.clear()
+    def end_in(self, place: tuple[str, int], *, abort: bool) -> None:
+        """Write a marker into one partition of the open transaction."""
+        data = marker_batch(base_offset=0, producer_id=self._producer_id, abort=abort)
+        _appended(self.cluster, TopicPartition(*place), data)
+        del self._open[TopicPartition(*place)]
 
 
 def leave_gaps(cluster: Cluster, topic: str) -> None:
