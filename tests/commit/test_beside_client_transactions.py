@@ -36,15 +36,15 @@ def run_job(
         for place, of in values.items()
     }
     extents = builders.staged(cluster, batches) if batches else []
-    committer = Coordinator(
-        store_of(cluster).manager, now_ms, adopt_min_bytes=1 << 20, flush=False
-    )
+    committer = Coordinator(store_of(cluster).manager, now_ms, adopt_min_bytes=1 << 20, flush=False)
     instead = Overwrite(cluster.topic("events"), 3_600_000) if overwrite else None
     committer.commit(extents, transactional_id=builders.JOB, overwrite=instead)
     committer.discard(extents, builders.JOB)
 
 
-def rows(cluster: Cluster, isolation: str = "read_committed", **bounds: object) -> dict[int, list[bytes]]:
+def rows(
+    cluster: Cluster, isolation: str = "read_committed", **bounds: object
+) -> dict[int, list[bytes]]:
     """Return the values of the topic `events` by partition."""
     found = cluster.read("events", isolation_level=isolation, **bounds).read_all()  # type: ignore[arg-type]
     by_partition: dict[int, list[bytes]] = {}
@@ -73,9 +73,7 @@ class Schedule:
         self._random, self._folder, self._replicas = random.Random(seed), folder, replicas
         dirs = [folder / f"dir-{number}" for number in range(replicas)] if replicas > 1 else []
         self.cluster = spark_kbatch.open(folder / "cluster", create=True, log_dirs=dirs)
-        config = TopicConfig(
-            segment_bytes=400, retention_bytes=self._random.choice([-1, -1, 1200])
-        )
+        config = TopicConfig(segment_bytes=400, retention_bytes=self._random.choice([-1, -1, 1200]))
         self.cluster.create_topic("events", replication_factor=replicas, config=config)
         self._clients = {one: ClientTransactions(self.cluster, one) for one in CLIENTS}
         self._open: set[int] = set()
