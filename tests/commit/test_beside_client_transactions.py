@@ -18,6 +18,7 @@ from spark_kbatch.options.topic import TopicConfig
 from tests.consumer.test_stream_reads import Stream
 from tests.support import builders, draws
 from tests.support.client_transactions import ClientTransactions, now_ms
+from tests.support.faults import ReadOnlyFiles
 from tests.support.memory_folder import memory_folder
 from tests.support.reference import Record, encode_batch
 from tests.support.store import store_of
@@ -210,6 +211,24 @@ def test_committed_readers_see_what_is_decided_and_never_less_than_before(
                 raise
             finally:
                 schedule.cluster.close()
+
+
+def test_without_the_leaders_disk_a_reader_that_cannot_write_sees_what_is_decided(
+    tmp_path: Path,
+) -> None:
+    """A follower learns of the leader's high watermark with the next append."""
+    dirs = [tmp_path / "dir-0", tmp_path / "dir-1"]
+    cluster = spark_kbatch.open(tmp_path / "cluster", create=True, log_dirs=dirs)
+    cluster.create_topic("events", replication_factor=2)
+    run_job(cluster, {EVENTS: [b"decided"]})
+    ClientTransactions(cluster).send(EVENTS, b"open")
+    (leader,) = [one for one in cluster.replicas("events")[EVENTS] if one.is_leader]  # type: ignore[index]
+    cluster.close()
+    dirs[leader.node_id].rename(tmp_path / "away")
+
+    reader = Cluster(str(tmp_path / "cluster"), files=ReadOnlyFiles())
+    assert rows(reader) == {0: [b"decided"]}
+    assert rows(reader, "read_uncommitted") == {0: [b"decided", b"open"]}
 
 
 # Jobs. Partition 0 has an open transaction, and 1 has none.
