@@ -57,7 +57,10 @@ def test_topics_count_offsets(cluster: Cluster) -> None:
 
 def test_consumed_records_are_counted_one_by_one(cluster: Cluster) -> None:
     def consumed(*words: object) -> list[int]:
-        return [one["offset"] for one in objects(printed("consume", cluster, "events", "--json", *words))]
+        return [
+            one["offset"]
+            for one in objects(printed("consume", cluster, "events", "--json", *words))
+        ]
 
     assert consumed() == [0, 1, 6, 0, 1, 6]
     assert consumed("--last", 2) == [1, 6, 1, 6]

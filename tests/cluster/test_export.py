@@ -122,7 +122,10 @@ def test_exported_segments_and_indexes_are_those_of_the_log(tmp_path: Path) -> N
 
 
 def test_decided_records_alone_are_exported_at_their_offsets(tmp_path: Path) -> None:
-    cluster, log_dir = builders.a_cluster(tmp_path, topics={"events": 2}), a_broker_log_dir(tmp_path)
+    cluster, log_dir = (
+        builders.a_cluster(tmp_path, topics={"events": 2}),
+        a_broker_log_dir(tmp_path),
+    )
     leave_gaps(cluster, "events")
     client = ClientTransactions(cluster, 6000)
     client.send(EVENTS_0, b"open")

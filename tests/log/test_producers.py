@@ -390,7 +390,9 @@ def test_a_transaction_whose_marker_a_power_loss_took_is_open_again(
 def test_a_repaired_log_has_the_open_transactions_of_its_batches(tmp_path: Path) -> None:
     log = an_open_transaction(tmp_path)
     builders.append(log, builders.batch(n=2))
-    (log.directory / "partition.metadata").write_text("version: 0\ntopic_id: nyBBbFDuTeu_f1pLaD4Tcg")
+    (log.directory / "partition.metadata").write_text(
+        "version: 0\ntopic_id: nyBBbFDuTeu_f1pLaD4Tcg"
+    )
     (log.directory / STATE_FILE).unlink()
 
     LogRepair(as_another_process_has_it(log), dry_run=False).run("nyBBbFDuTeu_f1pLaD4Tcg", None)
@@ -408,7 +410,9 @@ def test_deleted_records_of_an_open_transaction_do_not_hold_back_what_came_after
     builders.append(log, builders.batch(n=1))
     assert log.state().last_stable_offset == 5
     append_to(log, Sent(9, 0, 0, 1))
-    assert log.state().last_stable_offset == 5, "it does not go back to where the transaction started"
+    assert log.state().last_stable_offset == 5, (
+        "it does not go back to where the transaction started"
+    )
 
     append_data(log, marker_batch(base_offset=0, producer_id=1, abort=True))
     assert log.state().last_stable_offset == 7

@@ -52,7 +52,9 @@ def test_reads_give_the_records_and_no_marker(cluster: Cluster) -> None:
     assert rows_of(table) == ROWS
     assert table["value"].to_pylist() == [*GIVEN, *GIVEN]
     everything = rows_of(cluster.read("events", isolation_level="read_uncommitted").read_all())
-    assert everything == [(0, n) for n in (0, 1, 3, 4, 6, 7, 8, 9)] + [(1, n) for n in (0, 1, 3, 4, 6)]
+    assert everything == [(0, n) for n in (0, 1, 3, 4, 6, 7, 8, 9)] + [
+        (1, n) for n in (0, 1, 3, 4, 6)
+    ]
 
 
 @pytest.mark.parametrize("start", range(GAPS_END + 1))
@@ -171,9 +173,7 @@ def test_a_limit_may_take_nothing_but_a_marker(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("option", ["minPartitions", "maxRecordsPerPartition"])
 @pytest.mark.parametrize("number", [1, 2, 3, 20])
-def test_pieces_of_a_read_have_each_record_once(
-    cluster: Cluster, option: str, number: int
-) -> None:
+def test_pieces_of_a_read_have_each_record_once(cluster: Cluster, option: str, number: int) -> None:
     ends = f'{{"events":{{"0":{OPEN_FROM},"1":{GAPS_END}}}}}'
     options = parse_read_options(
         {
