@@ -91,9 +91,10 @@ def topics(
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """List topics, with their total records and bytes.
+    """List topics, with their total offsets and bytes.
 
-    Records are those that a reader sees. Bytes are all that take room, also of records that were overwritten or
+    There are as many records as offsets, or fewer: markers and aborted records of transactions take offsets, too.
+    Bytes are all that take room, also of records that were overwritten or
     deleted and whose files are kept for now: `kbatch gc --dry-run` shows these, and until when.
 
     With the name of a TOPIC, or with --verbose, show offsets, sizes and replicas by partition; --json always does.

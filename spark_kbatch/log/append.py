@@ -865,7 +865,7 @@ def append_as_follower(
 
     Raises:
         UnexpectedAppendOffsetError: the batches start elsewhere.
-        OffsetsOutOfOrderError: they have gaps; logs written here have none.
+        OffsetsOutOfOrderError: there are gaps between them; logs written here have none.
         CorruptRecordError: a CRC does not match, or a leader epoch decreases; the position is the
             one in `data`.
         In all of these cases nothing is written.
