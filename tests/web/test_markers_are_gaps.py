@@ -81,7 +81,9 @@ def test_an_offset_without_a_record_says_why(visitor: Visitor, offset: int) -> N
 def test_markers_are_no_records_in_metrics(cluster: Cluster) -> None:
     found = scraped(cluster)
 
-    assert cluster.metrics()["BrokerTopicMetrics"]["MessagesInPerSec"]["Count"] == 2 * 5 + 2 + 2, "the last two are the group's"
+    assert cluster.metrics()["BrokerTopicMetrics"]["MessagesInPerSec"]["Count"] == 2 * 5 + 2 + 2, (
+        "the last two are the group's"
+    )
     end = found("kafka_log_log_logendoffset", topic="events", partition="1")
     lag = found("kafka_consumergroup_lag", consumergroup="behind", topic="events", partition="1")
     assert (end, lag) == (GAPS_END, GAPS_END - 2)
