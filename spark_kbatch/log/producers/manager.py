@@ -123,8 +123,12 @@ class LogProducers:
 
         It is read from the batches, whatever is cached; nothing is written.
         """
-        states = self._rebuilt(state, state.log_end_offset, now_ms, self._saved(state))
+        states = self.states_of(state, now_ms)
         return states.last_stable_offset(state.high_watermark, state.log_start_offset)
+
+    def states_of(self, state: LogState, now_ms: int) -> ProducerStates:
+        """Return the producers of a log in this recorded state, as its batches say; no lock is needed."""
+        return self._rebuilt(state, state.log_end_offset, now_ms, self._saved(state))
 
     def _load(self, state: LogState, now_ms: int) -> ProducerStates:
         """Load the producer state, and write a snapshot for the active segment if it has none.
