@@ -499,6 +499,7 @@ def test_transactions_are_written_to_our_own_server(server: Server) -> None:
         place.producer(transactional_id="orders") as producer,
     ):
         assert isinstance(producer, TransactionalProducer)
+        place.create_topic("orders")
         for value, keeps in (("yes", True), ("no", False), ("also", True)):
             producer.begin_transaction()
             producer.send("orders", value.encode())

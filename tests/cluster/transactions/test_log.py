@@ -33,7 +33,7 @@ NOW = 1_700_000_000_000
 # Kafka's fields by hand, from TransactionLogValue.json; in version 1 with tags of ours.
 WRITTEN = (
     "0001" "0000000000000007" "0003" "0000ea60" "01"
-    "02" "0262" "02" "00000001" "01" "64" "10" "000102030405060708090a0b0c0d0e0f"
+    "02" "0262" "02" "00000001" "01" "cc08" "10" "000102030405060708090a0b0c0d0e0f"
     "0000018bcfe56801" "0000018bcfe56800" "00"
 )  # fmt: skip
 READ_V0 = (
