@@ -37,8 +37,8 @@ from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.history import History
 from spark_kbatch.commit.internal_topics import (
-    COMMITS,
     CLIENT_TRANSACTIONS,
+    COMMITS,
     CONSUMER_OFFSETS,
     INTERNAL_TOPICS,
     TRANSACTION_STATE,
