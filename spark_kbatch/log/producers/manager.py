@@ -126,10 +126,14 @@ class LogProducers:
         """
         try:
             # At no time, as a producer with an open transaction does not expire.
-            states = self._rebuilt(state, state.log_end_offset, 0, self._saved(state))
+            states = self.states_of(state, 0)
         except (CorruptRecordError, KafkaStorageError, FileNotFoundError):
             return min(state.last_stable_offset, state.high_watermark)
         return states.last_stable_offset(state.high_watermark, state.log_start_offset)
+
+    def states_of(self, state: LogState, now_ms: int) -> ProducerStates:
+        """Return the producers of a log in this recorded state, as its batches say; no lock is needed."""
+        return self._rebuilt(state, state.log_end_offset, now_ms, self._saved(state))
 
     def _load(self, state: LogState, now_ms: int) -> ProducerStates:
         """Load the producer state, and write a snapshot for the active segment if it has none.
