@@ -52,20 +52,11 @@ GroupCoordinatorRecordHelpers.java.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple, TypeAlias
-from uuid import UUID
+from typing import NamedTuple, TypeAlias
 
-from spark_kbatch.errors import CorruptRecordError, ProtocolError
-from spark_kbatch.model import bytes_of_uuid, text_of_uuid
-from spark_kbatch.wire.codec import (
-    INT16,
-    STRING_MAX,
-    Codec,
-    Reader,
-    Writer,
-    parse,
-    structure,
-)
+from spark_kbatch.cluster.record_fields import RecordFields, packed_topic_id, unpacked_topic_id
+from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS
+from spark_kbatch.wire.codec import INT16, STRING_MAX
 
 STRING_BYTES_MAX = STRING_MAX
 NO_TIMESTAMP = NO_LEADER_EPOCH = -1
@@ -79,28 +70,30 @@ _NEWER_KEYS = {
 _EXPIRING_OFFSET, _OFFSET, _GROUP = 1, 4, 3  # versions of values that are written
 _VERSION_MAX = _FLEXIBLE = 4
 
-# The fields above, as `wire/messages` has those of requests; of keys the version is the kind.
-_FIELDS = {
-    "offset key": parse("OffsetCommitKey", "group string, topic string, partition int32"),
-    "group key": parse("GroupMetadataKey", "group string"),
-    "offset": parse(
-        "OffsetCommitValue",
-        """\
+# Of keys the version is the kind.
+_fields_of = functools.partial(RecordFields, CONSUMER_OFFSETS.topic)
+_OFFSET_KEY_FIELDS = _fields_of("offset key", "group string, topic string, partition int32")
+_GROUP_KEY_FIELDS = _fields_of("group key", "group string")
+_OFFSET_FIELDS = _fields_of(
+    "offset",
+    """\
 offset int64, leader_epoch int32 3+ =-1, metadata string, commit_timestamp int64
 expire_timestamp int64 1-1 =-1, topic_id uuid 4+ @0""",
-    ),
-    "group": parse(
-        "GroupMetadataValue",
-        """\
+    version_max=_VERSION_MAX,
+    flexible=_FLEXIBLE,
+)
+_GROUP_FIELDS = _fields_of(
+    "group",
+    """\
 protocol_type string, generation int32, protocol string?, leader string?
 state_timestamp int64 2+ =-1
 members []MemberMetadata
     member_id string, instance_id string? 3+ =null, client_id string, client_host string
     rebalance_timeout_ms int32 1+ =-1, session_timeout_ms int32
     subscription bytes, assignment bytes""",
-    ),
-}
-_VALUES = ("offset", "group")  # of which some versions are flexible
+    version_max=_VERSION_MAX,
+    flexible=_FLEXIBLE,
+)
 
 
 class OffsetKey(NamedTuple):
@@ -165,16 +158,15 @@ def pack_key(key: Key) -> bytes:
         ValueError: a string is longer than the format can hold.
     """
     if isinstance(key, GroupKey):
-        return _packed(_GROUP_KEY, "group key", key)
-    return _packed(_OFFSET_KEY, "offset key", key)
+        return _GROUP_KEY_FIELDS.pack(_GROUP_KEY, key)
+    return _OFFSET_KEY_FIELDS.pack(_OFFSET_KEY, key)
 
 
 def pack_offset(value: CommittedOffset) -> bytes:
     """Encode a committed offset as a record's value for `__consumer_offsets`."""
     version = _OFFSET if value.expire_timestamp == NO_TIMESTAMP else _EXPIRING_OFFSET
-    topic_id = UUID(bytes=bytes_of_uuid(value.topic_id)) if value.topic_id else None
-    fields = value._asdict() | {"topic_id": topic_id}
-    return _packed(version, "offset", _FIELDS["offset"](**fields))
+    fields = value._asdict() | {"topic_id": packed_topic_id(value.topic_id)}
+    return _OFFSET_FIELDS.pack(version, _OFFSET_FIELDS.kind(**fields))
 
 
 def pack_group(value: GroupMetadata) -> bytes:
@@ -183,20 +175,7 @@ def pack_group(value: GroupMetadata) -> bytes:
     Raises:
         ValueError: a string is longer than the format can hold.
     """
-    return _packed(_GROUP, "group", value)
-
-
-def _packed(version: int, what: str, value: object) -> bytes:
-    writer = Writer()
-    writer += INT16.pack(version)
-    _codec(what, version).encode(writer, value)
-    return bytes(writer)
-
-
-@functools.cache
-def _codec(what: str, version: int) -> Codec:
-    is_flexible = what in _VALUES and version >= _FLEXIBLE
-    return structure(_FIELDS[what], version, what, flexible=is_flexible)
+    return _GROUP_FIELDS.pack(_GROUP, value)
 
 
 # Reading.
@@ -210,9 +189,9 @@ def unpack_key(data: bytes) -> Key | None:
     """
     kind = int.from_bytes(data[: INT16.size], "big", signed=True)
     if kind in _OFFSET_KEYS:
-        found = _unpacked(data, "offset key")
+        found = _OFFSET_KEY_FIELDS.unpack(data)
         return OffsetKey(found.group, found.topic, found.partition)
-    return GroupKey(_unpacked(data, "group key").group) if kind == _GROUP_KEY else None
+    return GroupKey(_GROUP_KEY_FIELDS.unpack(data).group) if kind == _GROUP_KEY else None
 
 
 def unpack_newer_key(data: bytes) -> tuple[str, str, bool] | None:
@@ -225,7 +204,7 @@ def unpack_newer_key(data: bytes) -> tuple[str, str, bool] | None:
         CorruptRecordError: the key does not have the format of its version.
     """
     known = _NEWER_KEYS.get(int.from_bytes(data[: INT16.size], "big", signed=True))
-    return known and (_unpacked(data, "group key", has_more=True).group, *known)
+    return known and (_GROUP_KEY_FIELDS.unpack(data, has_more=True).group, *known)
 
 
 def unpack_offset(data: bytes) -> CommittedOffset:
@@ -234,14 +213,14 @@ def unpack_offset(data: bytes) -> CommittedOffset:
     Raises:
         CorruptRecordError: the value does not have the format of its version, or has an unknown version.
     """
-    found = _unpacked(data, "offset")
-    found.topic_id = text_of_uuid(found.topic_id.bytes) if found.topic_id else ""
+    found = _OFFSET_FIELDS.unpack(data)
+    found.topic_id = unpacked_topic_id(found.topic_id)
     return CommittedOffset(*(getattr(found, name) for name in CommittedOffset._fields))
 
 
 def unpack_group(data: bytes) -> GroupMetadata:
     """Decode a group from a record's value in `__consumer_offsets`; raises as `unpack_offset`."""
-    found = _unpacked(data, "group")
+    found = _GROUP_FIELDS.unpack(data)
     for one in found.members:
         if one.rebalance_timeout_ms == -1:
             one.rebalance_timeout_ms = one.session_timeout_ms
@@ -250,21 +229,3 @@ def unpack_group(data: bytes) -> GroupMetadata:
         for one in found.members
     )
     return GroupMetadata(*(getattr(found, name) for name in GroupMetadata._fields))
-
-
-def _unpacked(data: bytes, what: str, *, has_more: bool = False) -> Any:
-    """Decode a record's key or value by its entry in `_FIELDS`, to which nothing may be added."""
-    reader = Reader(memoryview(data), "record in __consumer_offsets", max_elements=len(data))
-    try:
-        (version,) = reader.unpack(INT16, f"version of the {what}")
-        if what in _VALUES and not 0 <= version <= _VERSION_MAX:
-            raise reader.refuse(f"version of the {what}", f"0 to {_VERSION_MAX}", version)
-        found = _codec(what, version).decode(reader)
-        if reader.position != len(data) and not has_more:
-            left = len(data) - reader.position
-            raise reader.refuse(what, "no bytes after the last field", left)
-    except ProtocolError as error:
-        raise CorruptRecordError(
-            f"{error.field} of a {error.message}", expected=error.expected, found=error.found
-        ) from None
-    return found

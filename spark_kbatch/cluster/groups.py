@@ -83,7 +83,7 @@ class FolderGroups(Groups):
 
     def committed(self, group_id: str) -> dict[TopicPartition, int]:
         """Return the committed offsets of a group, as stored last; raises as `read_groups`."""
-        contents, _, _ = load_groups(self._parts)
+        contents = load_groups(self._parts)
         return self._held(contents, group_id)
 
     def _held(self, contents: StoredGroups, group_id: str) -> dict[TopicPartition, int]:
@@ -274,7 +274,7 @@ def read_groups(parts: FolderParts) -> list[ConsumerGroup]:
     Raises:
         KafkaStorageError, CorruptRecordError: the log cannot be read.
     """
-    contents, _, _ = load_groups(parts)
+    contents = load_groups(parts)
     return _described(contents, TopicsOfRequest(parts).is_gone)
 
 

@@ -4,6 +4,7 @@ __transaction_state    which commits are decided, and what they change
 __commits              the history of commits, for people to look at
 __consumer_offsets     what consumers' groups have committed, and their members; made when a server is
                        first asked to store some
+__client_transactions  transactions of Kafka's clients; made when a server is first asked for one
 
 A rewrite keeps such a topic small. It overwrites the topic's own log:
 
@@ -41,8 +42,10 @@ INTERNAL_TOPIC_CONFIG = TopicConfig(max_message_bytes=INT_MAX)
 TRANSACTION_STATE = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
 COMMITS = TopicPartition("__commits", 0)
 CONSUMER_OFFSETS = TopicPartition("__consumer_offsets", 0)
+CLIENT_TRANSACTIONS = TopicPartition("__client_transactions", 0)
 INTERNAL_TOPICS = {
-    one.topic: INTERNAL_TOPIC_CONFIG for one in (TRANSACTION_STATE, COMMITS, CONSUMER_OFFSETS)
+    one.topic: INTERNAL_TOPIC_CONFIG
+    for one in (TRANSACTION_STATE, COMMITS, CONSUMER_OFFSETS, CLIENT_TRANSACTIONS)
 }
 
 _FETCH_BYTES = 1 << 20

@@ -25,8 +25,12 @@ from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import scalar
 from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.record.header import (
+    CONTROL,
+    NO_SEQUENCE,
     RECORD_BATCH_OVERHEAD,
+    TRANSACTIONAL,
     BatchHeader,
+    rewrite,
 )
 
 ABORT, COMMIT = 0, 1
@@ -41,6 +45,23 @@ class EndTransactionMarker(NamedTuple):
 
     is_abort: bool
     coordinator_epoch: int  # of the coordinator that decided
+
+
+def encode_marker(
+    marker: EndTransactionMarker, *, producer_id: int, producer_epoch: int, timestamp_ms: int
+) -> bytearray:
+    """Encode a batch that ends a producer's transaction in a partition."""
+    key = _KEY.pack(_VERSION, ABORT if marker.is_abort else COMMIT)
+    value = _MARKER.pack(_VERSION, marker.coordinator_epoch)
+    batch = scalar.encode([(key, value)], timestamp_ms)
+    rewrite(
+        batch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=NO_SEQUENCE,
+        attributes=TRANSACTIONAL | CONTROL,
+    )
+    return batch
 
 
 def read_marker(data: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker | None:

@@ -31,6 +31,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     topic_names    the names of topics that Produce and Fetch name by their ids
     offsets        ListOffsets, OffsetForLeaderEpoch
     groups/        groups of consumers, and their offsets
+    transactions/  transactions of clients, and who has written to a partition
     topics         CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords
     configs        DescribeConfigs, AlterConfigs, IncrementalAlterConfigs
     log_dirs       DescribeLogDirs

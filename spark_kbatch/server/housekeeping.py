@@ -21,8 +21,9 @@ import threading
 from collections.abc import Callable
 
 from spark_kbatch.clock import monotonic_s
-from spark_kbatch.cluster.offsets_store import make_topic
 from spark_kbatch.cluster.parts import FolderParts
+from spark_kbatch.cluster.state_log import make_topic
+from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.replica.administration import replicate_all
@@ -94,7 +95,7 @@ class Housekeeping:
     def _make_offsets_topic(self) -> None:
         dirs = self._parts.manager.dirs
         if len(dirs.all) > 1 and all(dirs.is_online(one.node_id) for one in dirs.all):
-            make_topic(self._parts, monotonic_s() + _LOCK_WITHIN_S)
+            make_topic(self._parts, CONSUMER_OFFSETS, monotonic_s() + _LOCK_WITHIN_S)
 
     def _topics(self, wanted: Callable[[Topic], bool]) -> list[Topic]:
         topics = self._parts.metadata.topics

@@ -118,13 +118,22 @@ class LogProducers:
         self.states = ProducerStates(self._segments.topic_partition)
         self._as_of = None
 
-    def last_stable_offset(self, state: LogState, now_ms: int) -> int:
-        """Compute the last stable offset of a log in this recorded state by reading its batches.
+    def last_stable_offset(self, state: LogState) -> int:
+        """Compute the last stable offset of a log in this state by reading its batches; takes no lock.
 
-        It is read from the batches, whatever is cached; nothing is written.
+        It is read from the batches, whatever is cached; nothing is written. Where they are damaged it is
+        as recorded.
         """
-        states = self._rebuilt(state, state.log_end_offset, now_ms, self._saved(state))
+        try:
+            # At no time, as a producer with an open transaction does not expire.
+            states = self.states_of(state, 0)
+        except (CorruptRecordError, KafkaStorageError, FileNotFoundError):
+            return min(state.last_stable_offset, state.high_watermark)
         return states.last_stable_offset(state.high_watermark, state.log_start_offset)
+
+    def states_of(self, state: LogState, now_ms: int) -> ProducerStates:
+        """Return the producers of a log in this recorded state, as its batches say; no lock is needed."""
+        return self._rebuilt(state, state.log_end_offset, now_ms, self._saved(state))
 
     def _load(self, state: LogState, now_ms: int) -> ProducerStates:
         """Load the producer state, and write a snapshot for the active segment if it has none.

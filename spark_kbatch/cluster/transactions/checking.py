@@ -1,0 +1,100 @@
+"""What the partitions say of open transactions, beside what the coordinator's log says.
+
+The log's record comes before the batches that it allows, so it knows each open transaction. If it does not, it is
+lost, damaged, or an older image of its disk; or a partition is, whose marker is lost with what followed. Then
+which transactions were committed is not known here:
+
+    a partition has                                               then
+    a marker of a coordinator with a higher epoch                 the log is old: nothing is decided by it
+    an open transaction of an unknown producer or a newer epoch   likewise
+    one that the log does not have open, of a known producer      it is aborted if no commit of it is possible
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from spark_kbatch.cluster.parts import FolderParts
+from spark_kbatch.cluster.transactions.log import StoredTransactions
+from spark_kbatch.cluster.transactions.state import Producer, Status, Transaction
+from spark_kbatch.model import TopicPartition
+
+_NO_COMMIT = (Status.EMPTY, Status.ONGOING, Status.COMPLETE_ABORT)
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that is open in a partition."""
+
+    topic_partition: TopicPartition
+    topic_id: str
+    producer: Producer
+    first_offset: int
+    last_timestamp: int
+    coordinator_epoch: (
+        int  # that has last ended one of this producer's in the partition; -1 for none
+    )
+    owner: Transaction | None  # that has this producer id, by the coordinator's log
+    is_beyond: bool  # whether the coordinator's log is older than what the partition has
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the coordinator's log has the transaction, and will end it."""
+        owner = self.owner
+        return (
+            owner is not None
+            and not self.is_beyond
+            and (owner.is_open or owner.is_decided)
+            and owner.producer.epoch >= self.producer.epoch
+            and owner.partitions.get(self.topic_partition) == self.topic_id
+        )
+
+    @property
+    def may_abort(self) -> bool:
+        """Whether it cannot have been committed, by the coordinator's log."""
+        owner = self.owner
+        return (
+            owner is not None
+            and not self.is_beyond
+            and owner.producer == self.producer
+            and owner.status in _NO_COMMIT
+        )
+
+
+def open_transactions(
+    parts: FolderParts, stored: StoredTransactions, topic_partitions: Iterable[TopicPartition]
+) -> Iterator[OpenTransaction]:
+    """Yield the transactions that are open in these partitions.
+
+    If the log is older than the last marker of a producer, that producer is among them, with -1 as first offset.
+
+    Takes no lock.
+
+    Raises:
+        UnknownTopicOrPartitionError: a partition does not exist.
+        KafkaStorageError, CorruptRecordError: a partition cannot be read.
+    """
+    owners = {one.producer.producer_id: one for one in stored.transactions.values()}
+    named = {tp for one in stored.transactions.values() for tp in one.partitions}
+    for topic_partition, (_, log, state) in parts.snapshots.replicas(topic_partitions).items():
+        if state.last_stable_offset >= state.high_watermark and topic_partition not in named:
+            continue
+        topic_id = parts.manager.partition(topic_partition).topic.topic_id
+        producers = log.producers.states_of(state, parts.manager.now_ms())
+        for producer_id, entry in producers.entries.items():
+            owner, first_offset = owners.get(producer_id), entry.txn_first_offset
+            is_beyond = entry.coordinator_epoch > stored.coordinator_epoch or (
+                first_offset is not None
+                and (owner is None or owner.producer.epoch < entry.producer_epoch)
+            )
+            if first_offset is not None or is_beyond:
+                yield OpenTransaction(
+                    topic_partition,
+                    topic_id,
+                    Producer(producer_id, entry.producer_epoch),
+                    -1 if first_offset is None else first_offset,
+                    entry.last_timestamp,
+                    entry.coordinator_epoch,
+                    owner,
+                    is_beyond,
+                )

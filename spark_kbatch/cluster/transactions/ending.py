@@ -1,0 +1,153 @@
+"""What follows a decision, done by one who has the server's lock and no queues: the end of transactions.
+
+    with idle_transactions(parts) as transactions:      # no server runs, and none starts meanwhile
+        transactions.finish_decided()
+        transactions.abort("orders")
+
+A decision is followed by
+
+    1. offsets        of groups are stored, and the log says that they are: else they would be stored again over
+                      newer ones
+    2. markers        are appended to all partitions; a second one does no harm
+    3. Complete...    in the log
+
+A server does the same with the queues of its partitions (`server/transactions`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from spark_kbatch.cluster.group_records import OffsetKey
+from spark_kbatch.cluster.offsets_store import Change, OffsetsStore
+from spark_kbatch.cluster.ownership import Ownership
+from spark_kbatch.cluster.parts import FolderParts
+from spark_kbatch.cluster.state_log import append_and_wait
+from spark_kbatch.cluster.transactions.checking import OpenTransaction
+from spark_kbatch.cluster.transactions.log import TransactionLog
+from spark_kbatch.cluster.transactions.state import (
+    Producer,
+    Transaction,
+    complete,
+    fence,
+    without_offsets,
+)
+from spark_kbatch.errors import (
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.record.control import EndTransactionMarker, encode_marker
+
+_TIMEOUT_MS = 30_000
+# A partition that answers with one of these needs no marker: its topic was deleted, its producer has gone on, or it
+# cannot hold a marker, and so no transaction.
+NEEDS_NO_MARKER = (
+    UnknownTopicOrPartitionError, InvalidProducerEpochError, InvalidRecordError, RecordTooLargeError,
+)  # fmt: skip
+
+
+def marker_of(
+    producer: Producer, *, is_commit: bool, coordinator_epoch: int, now_ms: int
+) -> bytearray:
+    """Return the marker that ends a producer's transaction in a partition."""
+    return encode_marker(
+        EndTransactionMarker(not is_commit, coordinator_epoch),
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        timestamp_ms=now_ms,
+    )
+
+
+def changes_of(transaction: Transaction) -> list[Change]:
+    """Return the pending offsets of a transaction as changes of `__consumer_offsets`."""
+    return [
+        (OffsetKey(group_id, *tp), value)
+        for group_id, of_group in transaction.offsets.items()
+        for tp, value in of_group.items()
+    ]
+
+
+class IdleTransactions:
+    """The transactions of a cluster that no server serves, for the holder of the server's lock."""
+
+    def __init__(self, parts: FolderParts) -> None:
+        """Load them; raises as `TransactionLog.load`."""
+        self._parts = parts
+        self.log = TransactionLog(parts, flush=True)
+        self.log.load()
+
+    def finish_decided(self) -> None:
+        """Do what follows the decisions that a server has left; raises as `finish`."""
+        for one in [*self.log.contents.transactions.values()]:
+            if one.is_decided:
+                self.finish(one)
+
+    def abort(self, transactional_id: str) -> None:
+        """Abort the open transaction of an id, and fence its producer; raises as `finish`."""
+        decided = fence(self.log.contents.transactions[transactional_id], self._now_ms())
+        self.log.append(decided)
+        self.finish(decided)
+
+    def finish(self, decided: Transaction) -> None:
+        """Do what follows a decision.
+
+        Raises:
+            TransactionCoordinatorFencedError: the log is older than a marker in a partition.
+            KBatchError: something is not written; doing it again does no harm.
+        """
+        if decided.offsets:
+            store = OffsetsStore(self._parts, flush=True)
+            store.load()
+            store.append(changes_of(decided))
+            decided = without_offsets(decided)
+            self.log.append(decided)
+        self._end(decided.producer, decided.partitions, is_commit=decided.is_commit)
+        self.log.append(complete(decided, self._now_ms()))
+
+    def end_unknown(self, found: OpenTransaction, *, is_commit: bool) -> None:
+        """End a transaction in a partition that the log does not have; raises as `finish`."""
+        self.log.start_epoch(found.coordinator_epoch)
+        partitions = {found.topic_partition: found.topic_id}
+        self._end(found.producer, partitions, is_commit=is_commit)
+
+    def _end(
+        self, producer: Producer, partitions: Mapping[TopicPartition, str], *, is_commit: bool
+    ) -> None:
+        marker = marker_of(
+            producer,
+            is_commit=is_commit,
+            coordinator_epoch=self.log.contents.coordinator_epoch,
+            now_ms=self._now_ms(),
+        )
+        results = append_and_wait(
+            self._parts,
+            dict.fromkeys(partitions, marker),
+            timeout_ms=_TIMEOUT_MS,
+            flush=True,
+            topic_ids=partitions,
+        )
+        for result in results.values():
+            if result.error is not None and not isinstance(result.error, NEEDS_NO_MARKER):
+                raise result.error
+
+    def _now_ms(self) -> int:
+        return self._parts.manager.now_ms()
+
+
+@contextlib.contextmanager
+def idle_transactions(parts: FolderParts) -> Iterator[IdleTransactions]:
+    """Hold the server's lock, and yield the transactions of the cluster.
+
+    Raises:
+        ServerRunningError: a server runs, and ends transactions itself.
+        KafkaStorageError, CorruptRecordError: the log cannot be read.
+    """
+    ownership = Ownership(parts.metadata)  # until it is released no server starts
+    try:
+        yield IdleTransactions(parts)
+    finally:
+        ownership.release()

@@ -1,0 +1,125 @@
+"""`__client_transactions`: the state of each transactional id, on disk and in memory.
+
+    TransactionLog        for the one server of a cluster, or who keeps others from it
+    read_transactions     for all processes, whether a server runs or not
+
+It is a `StateLog`. Each process that writes it is a coordinator with an epoch of its own, one higher than that
+of the one before, which is stored before anything else and is in each marker. A partition with a marker of a higher
+epoch than the log has says that the log is old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from spark_kbatch.cluster.parts import FolderParts
+from spark_kbatch.cluster.state_log import KeyAndValue, StateLog, read_contents
+from spark_kbatch.cluster.transactions import records
+from spark_kbatch.cluster.transactions.state import Transaction
+from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
+from spark_kbatch.record.scalar import PlainRecord
+
+NO_EPOCH = -1
+
+
+@dataclass
+class StoredTransactions:
+    """The contents of `__client_transactions`: the state of each transactional id, and the coordinator's epoch."""
+
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+    coordinator_epoch: int = NO_EPOCH
+
+    def apply(self, transaction: Transaction) -> None:
+        """Set the state of a transactional id."""
+        self.transactions[transaction.transactional_id] = transaction
+
+    def apply_record(self, record: PlainRecord) -> None:
+        """Apply a record of `__client_transactions`; raises CorruptRecordError if it is damaged."""
+        transactional_id = records.unpack_key(record.key or b"")
+        if record.value is None:
+            self.transactions.pop(transactional_id, None)
+            return
+        value = records.unpack(transactional_id, record.value)
+        if isinstance(value, Transaction):
+            self.apply(value)
+        else:
+            self.coordinator_epoch = value
+
+    def packed(self) -> Iterator[KeyAndValue]:
+        """Yield the keys and values of records that hold all these contents, to rewrite the log from."""
+        if self.coordinator_epoch != NO_EPOCH:
+            yield records.pack_epoch(self.coordinator_epoch)
+        yield from map(records.pack, self.transactions.values())
+
+
+class TransactionLog:
+    """The log of one coordinator, and its contents in memory. It is used by one thread at a time."""
+
+    def __init__(self, parts: FolderParts, *, flush: bool, timeout_ms: int = 5_000) -> None:
+        """Start with empty contents; `load` reads them.
+
+        Args:
+            parts: the cluster.
+            flush: whether appends are on disk before they are acknowledged.
+            timeout_ms: the longest that an append may take.
+        """
+        self._flush = flush
+        self._log = StateLog(parts, CLIENT_TRANSACTIONS, StoredTransactions, timeout_ms=timeout_ms)
+        self._has_epoch = False  # of its own
+
+    @property
+    def contents(self) -> StoredTransactions:
+        """What the log says."""
+        return self._log.contents
+
+    def load(self) -> StoredTransactions:
+        """Read all of the log into `contents`, and return them; raises as `read_transactions`."""
+        self._has_epoch = False
+        return self._log.load()
+
+    def append(self, transaction: Transaction) -> None:
+        """Append the state of a transactional id, and apply it to `contents`.
+
+        Raises:
+            KBatchError: it is not stored; after a RequestTimedOutError it may be.
+        """
+        self.start_epoch()
+        self._log.append(
+            [records.pack(transaction)], lambda: self.contents.apply(transaction), flush=self._flush
+        )
+
+    def forget(self, transactional_ids: Sequence[str]) -> None:
+        """Remove transactional ids; raises as `append`."""
+
+        def apply() -> None:
+            for one in transactional_ids:
+                self.contents.transactions.pop(one, None)
+
+        tombstones = [(records.pack_key(one), None) for one in transactional_ids]
+        self._log.append(tombstones, apply, flush=self._flush)
+
+    def start_epoch(self, above: int = NO_EPOCH) -> None:
+        """Store an epoch of this coordinator's own, above any that it is told of, before it is used.
+
+        Raises as `append`.
+        """
+        epoch = max(self.contents.coordinator_epoch + (not self._has_epoch), above + 1)
+        if self._has_epoch and epoch == self.contents.coordinator_epoch:
+            return
+
+        def apply() -> None:
+            self.contents.coordinator_epoch = epoch
+
+        # Flushed: a marker of this epoch may outlive a loss of power.
+        self._log.append([records.pack_epoch(epoch)], apply, flush=True)
+        self._has_epoch = True
+
+
+def read_transactions(parts: FolderParts) -> StoredTransactions:
+    """Return the contents of `__client_transactions`.
+
+    Raises:
+        KafkaStorageError, CorruptRecordError: it cannot be read, or its topic's file is lost.
+    """
+    return read_contents(parts, CLIENT_TRANSACTIONS, StoredTransactions)[0]

@@ -1,0 +1,254 @@
+"""The state of one transactional id, and what each request makes of it: no I/O, no clock.
+
+    Empty          no transaction yet, or none since its producer started
+    Ongoing        partitions or groups were added to a transaction
+    Prepare...     it is decided: what follows a decision goes on
+    Complete...    all partitions have their marker
+
+A request is a function of the state to the next one, or to the error that the client gets. A state that comes
+back unchanged needs no record. The producer's epoch is raised by each start of a producer, which so fences the
+one before it, and by an abort that the producer did not ask for.
+
+A transaction's offsets of groups are here until it is decided, and until they are stored. So
+`__consumer_offsets` never holds a transactional batch, and a group's offsets are read without its transactions.
+
+Source: Kafka transaction-coordinator/.../TransactionMetadata.java; TransactionCoordinator.scala; KIP-360, KIP-447.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+from spark_kbatch.cluster.group_records import CommittedOffset
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from spark_kbatch.wire.errors import ErrorCode
+
+EPOCH_MAX = 2**15 - 2  # that a producer gets; one more is left to fence it
+GROUPS_MAX = 100  # of a transaction, whose record grows with each; most have one
+NO_START = -1
+EXPIRATION_MS = 7 * 24 * 60 * 60 * 1000  # Kafka's transactional.id.expiration.ms
+
+
+class Status(IntEnum):
+    """The state of a transaction, by Kafka's numbers."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+
+    @property
+    def shown(self) -> str:
+        """Kafka's name of it, such as PrepareCommit."""
+        return self.name.title().replace("_", "")
+
+
+_COMPLETE = {
+    Status.PREPARE_COMMIT: Status.COMPLETE_COMMIT, Status.PREPARE_ABORT: Status.COMPLETE_ABORT,
+}  # fmt: skip
+
+
+class Producer(NamedTuple):
+    """A producer id and its epoch."""
+
+    producer_id: int
+    epoch: int
+
+
+_NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+_Offsets: TypeAlias = Mapping[TopicPartition, CommittedOffset]
+_NOTHING: Mapping[TopicPartition, str] = {}
+_NO_GROUPS: Mapping[str, _Offsets] = {}
+
+
+class Transaction(NamedTuple):
+    """A transactional id with its current or last transaction; replaced whole."""
+
+    transactional_id: str
+    producer: Producer
+    timeout_ms: int
+    status: Status = Status.EMPTY
+    partitions: Mapping[TopicPartition, str] = _NOTHING  # with the ids of their topics
+    offsets: Mapping[str, _Offsets] = _NO_GROUPS  # that are pending, by group
+    updated_ms: int = NO_START
+    start_ms: int = NO_START  # when the first partition or group was added
+    former: Producer = _NO_PRODUCER  # before its last start, if that was by the same client
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the transaction is not decided yet."""
+        return self.status is Status.ONGOING
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the transaction is decided, but not ended in all partitions."""
+        return self.status in _COMPLETE
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether the decision is to commit."""
+        return self.status is Status.PREPARE_COMMIT
+
+    def has(self, producer: Producer, topic_partition: TopicPartition, topic_id: str) -> bool:
+        """Return True if this producer may write to a partition now, in an open transaction."""
+        return (
+            self.is_open
+            and producer == self.producer
+            and self.partitions.get(topic_partition) == topic_id
+        )
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Return True if nothing was done with this id for so long that it is forgotten."""
+        is_idle = now_ms - self.updated_ms >= EXPIRATION_MS
+        return is_idle and not self.is_open and not self.is_decided
+
+
+Step: TypeAlias = Transaction | ErrorCode
+
+
+def needs_producer_id(known: Transaction | None) -> bool:
+    """Return True if the next start of this id's producer needs a new producer id."""
+    return known is None or known.producer.epoch >= EPOCH_MAX
+
+
+def start_producer(
+    known: Transaction | None,
+    transactional_id: str,
+    timeout_ms: int,
+    caller: Producer | None,
+    new_producer_id: int,
+    now_ms: int,
+) -> Step:
+    """Give the id to a producer that starts, or to `caller`, which goes on after an error, in a new epoch.
+
+    If a transaction is open, it is aborted: the next state is a decision, and the client asks again.
+
+    Args:
+        known: the state; None for a new id.
+        transactional_id: the id.
+        timeout_ms: the longest that a transaction may be open.
+        caller: who asks, if it has had the id before.
+        new_producer_id: for `needs_producer_id`.
+        now_ms: the time of day.
+    """
+    if known is None:
+        producer = Producer(new_producer_id, 0)
+        return Transaction(transactional_id, producer, timeout_ms, updated_ms=now_ms)
+    if caller is not None and caller not in (known.producer, known.former):
+        return ErrorCode.PRODUCER_FENCED
+    if known.is_decided:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    former = caller or _NO_PRODUCER
+    if known.is_open:
+        return fence(known, now_ms)._replace(former=former)
+    if caller == known.former and not needs_producer_id(known):
+        return known  # The answer was lost: no one has started since.
+    producer = Producer(known.producer.producer_id, known.producer.epoch + 1)
+    if needs_producer_id(known):
+        producer = Producer(new_producer_id, 0)
+    return known._replace(
+        producer=producer,
+        timeout_ms=timeout_ms,
+        status=Status.EMPTY,
+        updated_ms=now_ms,
+        start_ms=NO_START,
+        former=former,
+    )
+
+
+def add_partitions(
+    known: Transaction | None,
+    producer: Producer,
+    partitions: Mapping[TopicPartition, str],
+    now_ms: int,
+) -> Step:
+    """Add partitions, with the ids of their topics, to the transaction; the first start one."""
+    added = _added_to(known, producer, now_ms)
+    if isinstance(added, ErrorCode) or partitions.items() <= added.partitions.items():
+        return added
+    return added._replace(partitions={**added.partitions, **partitions})
+
+
+def add_group(known: Transaction | None, producer: Producer, group_id: str, now_ms: int) -> Step:
+    """Add a group, whose offsets the transaction will have."""
+    added = _added_to(known, producer, now_ms)
+    if isinstance(added, ErrorCode) or group_id in added.offsets:
+        return added
+    if len(added.offsets) >= GROUPS_MAX:
+        return ErrorCode.INVALID_REQUEST
+    return added._replace(offsets={**added.offsets, group_id: {}})
+
+
+def add_offsets(
+    known: Transaction | None, producer: Producer, group_id: str, offsets: _Offsets, now_ms: int
+) -> Step:
+    """Add offsets of a group that was added to the transaction."""
+    added = _added_to(known, producer, now_ms)
+    if isinstance(added, ErrorCode):
+        return added
+    if group_id not in added.offsets:
+        return ErrorCode.INVALID_TXN_STATE
+    of_group = {**added.offsets[group_id], **offsets}
+    return added._replace(offsets={**added.offsets, group_id: of_group}, updated_ms=now_ms)
+
+
+def decide(known: Transaction | None, producer: Producer, *, is_commit: bool, now_ms: int) -> Step:
+    """Decide the transaction; the next state is the decision. A repetition is answered like the first."""
+    owned = _owned(known, producer)
+    if isinstance(owned, ErrorCode):
+        return owned
+    decision = Status.PREPARE_COMMIT if is_commit else Status.PREPARE_ABORT
+    if owned.is_open:
+        return _decided(owned, decision, now_ms)
+    if owned.status is _COMPLETE[decision]:
+        return owned
+    if owned.status is decision:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    return ErrorCode.INVALID_TXN_STATE
+
+
+def fence(known: Transaction, now_ms: int) -> Transaction:
+    """Abort an open transaction whose producer did not ask for it, and must not write any more."""
+    fenced = Producer(known.producer.producer_id, known.producer.epoch + 1)
+    decided = _decided(known, Status.PREPARE_ABORT, now_ms)
+    return decided._replace(producer=fenced, former=_NO_PRODUCER)
+
+
+def without_offsets(known: Transaction) -> Transaction:
+    """Return the decided state once its offsets are stored, which are not stored again."""
+    return known._replace(offsets=_NO_GROUPS)
+
+
+def complete(known: Transaction, now_ms: int) -> Transaction:
+    """Return the state once all that follows the decision is done."""
+    status = _COMPLETE[known.status]
+    return known._replace(status=status, partitions=_NOTHING, offsets=_NO_GROUPS, updated_ms=now_ms)
+
+
+def _owned(known: Transaction | None, producer: Producer) -> Step:
+    if known is None or known.producer.producer_id != producer.producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    is_owner = (
+        known.producer == producer and producer.epoch <= EPOCH_MAX
+    )  # the last one is no one's
+    return known if is_owner else ErrorCode.PRODUCER_FENCED
+
+
+def _added_to(known: Transaction | None, producer: Producer, now_ms: int) -> Step:
+    """Return the open transaction that something is added to: a new one, if none is open."""
+    owned = _owned(known, producer)
+    if isinstance(owned, ErrorCode) or owned.is_open:
+        return owned
+    if owned.is_decided:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    return owned._replace(status=Status.ONGOING, updated_ms=now_ms, start_ms=now_ms)
+
+
+def _decided(known: Transaction, decision: Status, now_ms: int) -> Transaction:
+    offsets = known.offsets if decision is Status.PREPARE_COMMIT else _NO_GROUPS
+    return known._replace(status=decision, offsets=offsets, updated_ms=now_ms)
