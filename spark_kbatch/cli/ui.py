@@ -44,9 +44,15 @@ def listen_address(
         raise click.BadParameter(str(error)) from None
 
 
+def _token_file(context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
+    if path and not context.params["token"]:
+        raise click.UsageError("--token-file and --no-token exclude each other")
+    return path
+
+
 _OF_VISITORS: Sequence[Callable[[Any], Any]] = (
-    click.option("--token/--no-token", default=True, show_default=True, help="Whether the pages need a token. Without one, every user of this machine, and whoever else can connect, sees all records."),
-    click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="File with the token, for programs that ask again and again; by default a new random one is printed."),
+    click.option("--token/--no-token", default=True, show_default=True, is_eager=True, help="Whether the pages need a token. Without one, every user of this machine, and whoever else can connect, sees all records."),
+    click.option("--token-file", type=click.Path(exists=True, dir_okay=False), callback=_token_file, help="File with the token, for programs that ask again and again; by default a new random one is printed."),
     click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help="Name by which browsers reach the pages, beside IP addresses and localhost; may be repeated."),
     registry_options,
 )  # fmt: skip

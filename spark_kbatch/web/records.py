@@ -90,7 +90,7 @@ def record(request: Request) -> Response:
     return site.page(
         request,
         "record.html",
-        200 if shown else 404,
+        200 if shown else 500 if found.errors else 404,
         topic=topic,
         place=(partition, offset),
         names=names,

@@ -187,6 +187,23 @@ def test_options_of_pages_go_with_pages(path: Path, words: Sequence[str]) -> Non
     assert "--no-token, --token-file and --allow-host go with --http" in err
 
 
+@pytest.mark.parametrize("command", ["ui", "serve"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_token_and_none_are_not_asked_for_together(
+    tmp_path: Path, command: str, *, reverse: bool
+) -> None:
+    file, there = tmp_path / "token", {"ui": ["--listen"], "serve": ["--http"]}[command]
+    file.write_text(TOKEN)
+    pair = [["--no-token"], ["--token-file", str(file)]]
+    pair = pair[::-1] if reverse else pair
+
+    code, err = refused(command, tmp_path / "none", *there, "127.0.0.1:0", *pair[0], *pair[1])
+
+    assert code == 2
+    assert "--token-file and --no-token exclude each other" in err
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.parametrize("package", ["starlette", "jinja2", "uvicorn"])
 def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(
     path: Path, package: str

@@ -455,7 +455,8 @@ def test_damage_is_named_beside_what_can_be_read(cluster: Cluster, visitor: Visi
 
     assert values(content) == ["sound"]
     assert f"{TOPIC}-1: corrupt record batch" in content.get_text()
-    assert "corrupt record batch" in page(visitor, f"{RECORDS}/1/0", 404).get_text()
+    assert "corrupt record batch" in page(visitor, f"{RECORDS}/1/0", 500).get_text()
+    assert link_of(page(visitor, f"{RECORDS}/1/0", 500), "Records before it")
 
 
 def test_no_one_sees_records_without_the_token(cluster: Cluster) -> None:
