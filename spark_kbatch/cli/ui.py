@@ -44,7 +44,9 @@ def listen_address(
         raise click.BadParameter(str(error)) from None
 
 
-def _token_file(context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
+def _token_file(
+    context: click.Context, _parameter: click.Parameter, path: str | None
+) -> str | None:
     if path and not context.params["token"]:
         raise click.UsageError("--token-file and --no-token exclude each other")
     return path
