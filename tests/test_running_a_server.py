@@ -65,7 +65,7 @@ def test_the_command_line_has_words_that_kbatch_serve_takes(how: str, tmp_path: 
 
     context = COMMANDS[name].make_context(name, words, parent=parent)
 
-    assert context.params["http"][1] == 8080
+    assert context.params["http"][1] == 8088
     assert context.params["listen"][1] == 9092
 
 

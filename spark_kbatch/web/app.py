@@ -63,10 +63,18 @@ _FAULT = "This page failed. The log of kbatch's process says why."
 
 def application(site: Site) -> Starlette:
     """Return the ASGI application that shows a site."""
-    pages = [*topics.ROUTES, *storage.ROUTES, *groups.ROUTES, *commits.ROUTES]
     looks = (
         (_Looks(1), [Route("/ready", ready)]),  # anyone may ask for it
-        (_Looks(_PAGES_AT_ONCE), [Route("/metrics", metrics), *pages]),
+        (
+            _Looks(_PAGES_AT_ONCE),
+            [
+                Route("/metrics", metrics),
+                *topics.ROUTES,
+                *storage.ROUTES,
+                *groups.ROUTES,
+                *commits.ROUTES,
+            ],
+        ),
         (_Looks(_RECORDS_AT_ONCE), records.ROUTES),
     )
     app = Starlette(

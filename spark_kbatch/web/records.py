@@ -191,10 +191,12 @@ def _records(
         columns = [encode_values(column, value_format="json") for column in columns]
     # Python has no datetimes after the year 9999.
     times = pc.divide(rows["timestamp"].cast(pa.int64()), 1000)
-    headers = rows["headers"]
-    rest = rows.drop_columns(["value", "timestamp", "headers"]).append_column("time_ms", times)
-    rest = rest.append_column("headers_count", pc.list_value_length(headers))
-    rest = rest.append_column("headers", pc.list_slice(headers, 0, headers_max))
+    rest = (
+        rows.drop_columns(["value", "timestamp", "headers"])
+        .append_column("time_ms", times)
+        .append_column("headers_count", pc.list_value_length(rows["headers"]))
+        .append_column("headers", pc.list_slice(rows["headers"], 0, headers_max))
+    )
     return names, [
         one | {"values": [column[number].as_py() for column in columns]}
         for number, one in enumerate(rest.to_pylist())
