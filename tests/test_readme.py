@@ -97,6 +97,15 @@ def examples(markdown: str) -> list[Example]:
     ]
 
 
+def test_readme_shows_pages_and_a_terminal_before_any_code_of_python() -> None:
+    before = README.read_text(encoding="utf-8").partition("```python")[0]
+
+    assert re.findall(r"^!\[.*\]\((.*)\)$", before, re.MULTILINE) == [
+        "docs/demo.svg",
+        "docs/ui.png",
+    ]
+
+
 def test_examples_pair_each_python_block_with_the_text_block_after_it() -> None:
     markdown = "```python\n1\n```\nand\n```text\none\n```\n```python\n2\n```\n```sh\nls\n```\n"
     assert examples(markdown) == [Example("1\n", "one\n"), Example("2\n", None)]

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer
 
 from spark_kbatch.cli.main import cli
 from spark_kbatch.server import server
-from spark_kbatch.web import serving
+from spark_kbatch.web import history, serving
 from tests.support import server_files
 from tests.support.commands import COMMANDS
 from tests.support.server_files import replaced
@@ -65,8 +65,22 @@ def test_the_command_line_has_words_that_kbatch_serve_takes(how: str, tmp_path: 
 
     context = COMMANDS[name].make_context(name, words, parent=parent)
 
-    assert context.params["http"][1] == 8080
+    (of_pages,) = (one.default for one in COMMANDS["ui"].params if one.name == "listen")
+    assert context.params["http"][1] == int(of_pages.rpartition(":")[2])
     assert context.params["listen"][1] == 9092
+
+
+def test_all_pages_have_one_port_for_those_of_a_server() -> None:
+    pages = [*server_files.FOLDER.iterdir(), *(server_files.FOLDER.parents[1] / "docs").glob("*.md")]  # fmt: skip
+    found = {
+        port
+        for one in pages
+        for port in re.findall(
+            r"(?:--http \S+:|etl-7:|--listen 0\.0\.0\.0:)(\d+)", one.read_text("utf-8")
+        )
+    }
+
+    assert found - {"9092"} == {"8088"}
 
 
 def test_the_user_the_volume_and_the_ports_are_the_same_to_the_image_and_to_kubernetes() -> None:
@@ -113,10 +127,13 @@ def test_the_objects_of_kubernetes_find_each_other() -> None:
 @pytest.mark.parametrize("how", RUNS)
 def test_the_time_to_stop_is_longer_than_the_server_takes(how: str) -> None:
     pools = len(vars(server._Pools()))
-    of_pages = 2 * serving._ENDS_WITHIN_S
+    of_pages = history._ENDS_WITHIN_S + serving._ENDS_WITHIN_S + 1
     of_server = server._ANSWERED_WITHIN_S + pools * server._POOL_ENDS_WITHIN_S
 
     assert RUNS[how].stop_s >= of_pages + of_server
+    page = (server_files.FOLDER.parents[1] / "docs" / "running-a-server.md").read_text("utf-8")
+    said = re.findall(r"That takes (\d+) seconds at most for clients, and (\d+) for the pages", page)  # fmt: skip
+    assert [tuple(map(int, one)) for one in said] == [(of_server, of_pages)]
 
 
 @contextlib.contextmanager

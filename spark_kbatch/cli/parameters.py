@@ -89,11 +89,12 @@ json_option = click.option(
 )
 
 
-def _set_log_format(_context: click.Context, _parameter: click.Parameter, chosen: str) -> None:
+def _set_log_format(_context: click.Context, _parameter: click.Parameter, chosen: str) -> str:
     """Let the command's own handler, and no one else's, write JSON if that is chosen."""
     for handler in logging.getLogger().handlers:
         if chosen == "json" and isinstance(handler.formatter, LogFormatter):
             handler.setFormatter(JsonLogFormatter())
+    return chosen
 
 
 log_format_option = click.option(
@@ -101,9 +102,8 @@ log_format_option = click.option(
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    expose_value=False,
     callback=_set_log_format,
-    help="Form of what is logged on stderr: text, or one JSON object per line, with its time.",
+    help="Form of what is logged on stderr: text, or one JSON object per line, with its time; then what is printed at the start is one, too.",
 )
 
 

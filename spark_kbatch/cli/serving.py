@@ -87,6 +87,7 @@ def serve(
     given: dict[str, str],
     http: tuple[str, int] | None,
     create: bool,
+    log_format: str,
     as_json: bool,
     **visitors: Any,
 ) -> None:
@@ -122,7 +123,7 @@ def serve(
             pages, url = serve_pages(cluster, http, server, **visitors)
             closing.enter_context(pages)
         names = cluster.topic_names()
-        if as_json:
+        if as_json or log_format == "json":
             print_json(
                 {
                     "path": str(cluster.path),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from spark_kbatch import Cluster, Server
     from spark_kbatch.web.serving import WebServer
 
+logger = logging.getLogger(__name__)
+
 _TOKEN = re.compile("[!-~]{16,}")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -44,9 +48,17 @@ def listen_address(
         raise click.BadParameter(str(error)) from None
 
 
+def _token_file(
+    context: click.Context, _parameter: click.Parameter, path: str | None
+) -> str | None:
+    if path and not context.params["token"]:
+        raise click.UsageError("--token-file and --no-token exclude each other")
+    return path
+
+
 _OF_VISITORS: Sequence[Callable[[Any], Any]] = (
-    click.option("--token/--no-token", default=True, show_default=True, help="Whether the pages need a token. Without one, every user of this machine, and whoever else can connect, sees all records."),
-    click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="File with the token, for programs that ask again and again; by default a new random one is printed."),
+    click.option("--token/--no-token", default=True, show_default=True, is_eager=True, help="Whether the pages need a token. Without one, every user of this machine, and whoever else can connect, sees all records."),
+    click.option("--token-file", type=click.Path(exists=True, dir_okay=False), callback=_token_file, help="File with the token, for programs that ask again and again; by default a random one is printed, of `kbatch serve` only on a terminal."),
     click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help="Name by which browsers reach the pages, beside IP addresses and localhost; may be repeated."),
     registry_options,
 )  # fmt: skip
@@ -71,7 +83,8 @@ def serve_pages(
 ) -> tuple[WebServer, str]:
     """Start to show the pages of a cluster; return their server, and the address to print.
 
-    That has the token, unless it is the operator's own, which then stays out of logs.
+    That has the token, unless it is the operator's own. Nor has it that of a server which was not started in a
+    terminal: what it prints is kept in a log.
 
     Raises:
         ConfigError: what the pages are made with is missing, it cannot listen, or the file has no token.
@@ -87,7 +100,11 @@ def serve_pages(
         ) from None
     needed = _token_in(token_file) if token_file else new_token() if token else None
     pages = WebServer(Site(cluster, server, registry), *address, token=needed, hosts=hosts)
-    return pages, f"{pages.url}?token={needed}" if needed and not token_file else pages.url
+    told = f"?token={needed}" if needed and not token_file else ""
+    if told and server is not None and not sys.stdout.isatty():
+        logger.warning("the token of %s is told to no one, as stdout is no terminal: give one by --token-file", pages.url)  # fmt: skip
+        told = ""
+    return pages, f"{pages.url}{told}"
 
 
 def _token_in(path: str) -> str:
@@ -115,6 +132,7 @@ def ui(
     listen: tuple[str, int],
     foreign_end: str | None,
     client: Mapping[str, str],
+    log_format: str,
     as_json: bool,
     **visitors: Any,
 ) -> None:
@@ -127,7 +145,7 @@ def ui(
     with open_readable(path, client, foreign_end) as cluster:
         pages, url = serve_pages(cluster, listen, **visitors)
         with pages:
-            if as_json:
+            if as_json or log_format == "json":
                 print_json(
                     {"path": cluster.address, "url": url, "host": pages.host, "port": pages.port}
                 )

@@ -56,6 +56,11 @@ class FolderDisks:
             lambda names: administration.log_dirs_of(manager, names, staged, writes=writes)
         )
 
+    def has_readable(self) -> bool:
+        """Return True if there is a log dir that can be read, full and read-only ones included."""
+        log_dirs = self._parts.manager.dirs
+        return any(log_dirs.is_readable(one.node_id) for one in log_dirs.all)
+
     def replicas(self, topics: Sequence[str]) -> dict[TopicPartition, list[ReplicaInfo]]:
         """Return the replicas of all partitions of these topics."""
         return administration.replicas_of(self._parts.manager, topics)

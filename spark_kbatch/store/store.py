@@ -142,6 +142,9 @@ class Disks(Protocol):
         With `writes` false nothing is written to them, which alone tells whether that is possible.
         """
 
+    def has_readable(self) -> bool:
+        """Return True if there is a log dir that can be read."""
+
     def replicas(self, topics: Sequence[str]) -> dict[TopicPartition, list[ReplicaInfo]]:
         """Return the replicas of all partitions of these topics."""
 

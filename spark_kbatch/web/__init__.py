@@ -1,6 +1,6 @@
 """The pages of `kbatch ui` and of `kbatch serve --http`, and what Prometheus scrapes there.
 
-    app         the application: its routes, and what it answers when something fails
+    app         the application: its routes, how long visitors wait, and what it answers when something fails
     site        what all pages share: the cluster, templates, and what was found a moment ago
     access      who may look: tokens, hosts, and the headers that keep a page's text text
     serving     the HTTP server, in a thread

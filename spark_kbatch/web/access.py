@@ -8,6 +8,11 @@ The host has to be an address, or a name that was given. A page of another site 
 this machine's address, and then read what the browser gets from there (DNS rebinding); an address cannot be
 made to stand for another one.
 
+The cookie goes along with a link in a page of another site (SameSite=Lax), by which people come here from a notebook
+or a chat: with Strict they would be refused right after the token was taken. Such a link can do no more than show a page
+to who follows it, since pages change nothing. That other page gets no answer to requests of its own, no frame, and no
+window to look into: HEADERS.
+
 Source: https://www.w3.org/TR/CSP3/, RFC 6265, RFC 6750.
 """
 
@@ -117,7 +122,7 @@ class Access:
         # was sent, since names in it may have any characters.
         path = "/" + asked["raw_path"].decode("latin-1").lstrip("/\\")
         answer = RedirectResponse(f"{path}?{query}" if query else path, 303)
-        answer.set_cookie(self._cookie, given, httponly=True, samesite="strict")
+        answer.set_cookie(self._cookie, given, httponly=True, samesite="lax")
         return answer
 
 

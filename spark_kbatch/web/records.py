@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 COUNTS = (20, 50, 100)  # records on a page
 PARTITIONS_READ = 50  # for one page
+HEADERS_SHOWN, HEADERS_OF_ONE = 5, 200  # of each record, and on the page of one
 _FIELDS_SHOWN = 50  # of a value as columns
 _INDENTS_MAX = 16  # JSON that is nested deeper is indented no further
 _FORMATS = {"avro": "avro", "json-columns": "json"}  # what `Cluster.peek` has them as
@@ -86,11 +87,11 @@ def record(request: Request) -> Response:
         count=1,
         **_formats(site, topic, asked),
     )
-    names, shown = _records(found.rows, asked.get("show"))
+    names, shown = _records(found.rows, asked.get("show"), HEADERS_OF_ONE)
     return site.page(
         request,
         "record.html",
-        200 if shown else 404,
+        200 if shown else 500 if found.errors else 404,
         topic=topic,
         place=(partition, offset),
         names=names,
@@ -129,7 +130,7 @@ def _found(
         where=where or None,
         **_formats(site, topic, asked),
     )
-    names, shown = _records(found.rows, asked.get("show"))
+    names, shown = _records(found.rows, asked.get("show"), HEADERS_SHOWN)
     return {
         "found": found,
         "names": names,
@@ -174,8 +175,13 @@ def _bound(name: str, asked: Mapping[str, str]) -> int | datetime.datetime | dic
 # What is shown.
 
 
-def _records(rows: pa.Table, form: str | None) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the names of values' columns, and the records, each with its values: bytes, of columns JSON."""
+def _records(
+    rows: pa.Table, form: str | None, headers_max: int
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the names of values' columns, and the records, each with its values: bytes, of columns JSON.
+
+    A record may have millions of headers: each has as many as may be shown, and their count.
+    """
     values, names = rows["value"].combine_chunks(), ["Value"]
     columns = [values]
     if form in _FORMATS:
@@ -185,7 +191,12 @@ def _records(rows: pa.Table, form: str | None) -> tuple[list[str], list[dict[str
         columns = [encode_values(column, value_format="json") for column in columns]
     # Python has no datetimes after the year 9999.
     times = pc.divide(rows["timestamp"].cast(pa.int64()), 1000)
-    rest = rows.drop_columns(["value", "timestamp"]).append_column("time_ms", times)
+    rest = (
+        rows.drop_columns(["value", "timestamp", "headers"])
+        .append_column("time_ms", times)
+        .append_column("headers_count", pc.list_value_length(rows["headers"]))
+        .append_column("headers", pc.list_slice(rows["headers"], 0, headers_max))
+    )
     return names, [
         one | {"values": [column[number].as_py() for column in columns]}
         for number, one in enumerate(rest.to_pylist())

@@ -110,6 +110,6 @@ class WebServer:
 
     def close(self) -> None:
         """End: accept no more requests, and answer those in progress for some seconds. May be called again."""
-        self._samples.close()
         self._server.should_exit = True
-        self._thread.join(2 * _ENDS_WITHIN_S)
+        self._samples.close()  # meanwhile
+        self._thread.join(_ENDS_WITHIN_S + 1)

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse
 
 from spark_kbatch import Cluster
 from spark_kbatch.clock import monotonic_s
-from spark_kbatch.errors import KBatchError
+from spark_kbatch.errors import KafkaStorageError, KBatchError
 from spark_kbatch.opening.stores import store_of
 from spark_kbatch.terminal import counted, iso_time, visible
 from spark_kbatch.web.history import Samples
@@ -67,8 +67,6 @@ class Site:
         self.samples = Samples(self.cluster, every_s, follow=self.follow)
         self.exposition = Exposition(self.cluster, server=server)
         self._look = functools.lru_cache(_KEPT_MAX)(lambda *_name: _Once())
-        self._looking = threading.Lock()  # held while one visitor sees whether the place is ready
-        self._is_ready = False
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
             autoescape=True,
@@ -119,22 +117,17 @@ class Site:
         fresh_s = _FRESH_S if self._news is None else _FOR_EVER_S
         return self.recent(f"{name} as of {self.follow()}", find, fresh_s=fresh_s)
 
-    def is_ready(self) -> bool:
-        """Return True if the place can be read, as of a moment ago.
+    def ensure_ready(self) -> None:
+        """Check that the place can be read, as of a moment ago; of a folder, that it has a log dir to read.
 
-        Anyone may ask. So one visitor looks, and others do not wait for that: they would take the threads
-        of those who may look at pages.
+        Raises:
+            KBatchError, OSError: it cannot be.
         """
-        if self._looking.acquire(blocking=False):
-            try:
-                self.follow()
-                self.recent("ready", self.cluster.topic_names)
-                self._is_ready = True
-            except (KBatchError, OSError):  # samples tell why
-                self._is_ready = False
-            finally:
-                self._looking.release()
-        return self._is_ready
+        self.follow()
+        self.recent("ready", self.cluster.topic_names)
+        disks = store_of(self.cluster).disks
+        if disks is not None and not disks.has_readable():
+            raise KafkaStorageError(f"no log dir of {self.cluster.address} can be read")
 
 
 class _Once:

@@ -168,13 +168,58 @@ def test_a_server_whose_pages_cannot_be_shown_ends_and_leaves_the_folder_to_othe
             assert server.port
 
 
-def test_a_server_shows_its_pages(path: Path) -> None:
-    with running("serve", path, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0") as process:
-        assert line_of(process).startswith("Serving 1 topic")
+@pytest.mark.parametrize("form", [[], ["--json"], ["--log-format", "json"]], ids=" ".join)
+def test_a_server_shows_its_pages_and_tells_its_token_to_no_log(
+    path: Path, form: Sequence[str]
+) -> None:
+    """What it prints off a terminal is kept by whoever has started it."""
+    words = ["serve", path, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *form]
+    with running(*words) as process:
         line = line_of(process)
-        assert line.startswith("It can be seen at http://127.0.0.1:")
-        assert status(url_in(line)) == 303
-        assert ended(process)[::2] == (0, "")
+        if form:
+            url = json.loads(line)["url"]
+        else:
+            assert line.startswith("Serving 1 topic")
+            line = line_of(process)
+            assert line.startswith("It can be seen at http://127.0.0.1:")
+            url = url_in(line)
+        assert (status(url), status(f"{url}ready")) == (401, 200)
+        code, out, err = ended(process)
+
+    assert code == 0
+    assert "token" not in line + out
+    assert f"the token of {url} is told to no one, as stdout is no terminal" in err
+    assert re.search(r"[\w-]{43}", line + out + err) is None
+
+
+def test_a_server_prints_its_token_on_a_terminal(path: Path) -> None:
+    words = ["serve", path, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    terminal, inside = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", KBATCH, *map(str, words)], cwd=REPOSITORY, stdout=inside
+    ) as process:
+        try:
+            os.close(inside)
+            shown = b""
+            while b"?token=" not in shown or not shown.endswith(b"\n"):
+                shown += os.read(terminal, 1000)
+            assert status(url_in(shown.decode().splitlines()[-1])) == 303
+        finally:
+            process.kill()
+    os.close(terminal)
+
+
+@pytest.mark.parametrize("command", ["ui", "serve"])
+def test_with_a_log_of_json_all_that_is_printed_is_json(path: Path, command: str) -> None:
+    words = {"ui": ["--listen", "127.0.0.1:0"], "serve": ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]}  # fmt: skip
+    with running(command, path, *words[command], "--log-format", "json") as process:
+        line = line_of(process)
+        _, out, err = ended(process)
+
+    told, *logged = [json.loads(one) for one in (line + out + err).splitlines()]
+    assert told["path"] == str(path)
+    assert told["url"].startswith("http://127.0.0.1:")
+    assert [one["level"] for one in logged] == ["WARNING"] * (command == "serve")
 
 
 @pytest.mark.parametrize(
@@ -185,6 +230,23 @@ def test_options_of_pages_go_with_pages(path: Path, words: Sequence[str]) -> Non
 
     assert code == 2
     assert "--no-token, --token-file and --allow-host go with --http" in err
+
+
+@pytest.mark.parametrize("command", ["ui", "serve"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_token_and_none_are_not_asked_for_together(
+    tmp_path: Path, command: str, *, reverse: bool
+) -> None:
+    file, there = tmp_path / "token", {"ui": ["--listen"], "serve": ["--http"]}[command]
+    file.write_text(TOKEN)
+    pair = [["--no-token"], ["--token-file", str(file)]]
+    pair = pair[::-1] if reverse else pair
+
+    code, err = refused(command, tmp_path / "none", *there, "127.0.0.1:0", *pair[0], *pair[1])
+
+    assert code == 2
+    assert "--token-file and --no-token exclude each other" in err
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("package", ["starlette", "jinja2", "uvicorn"])

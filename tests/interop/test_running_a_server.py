@@ -136,7 +136,7 @@ def test_the_unit_serves_under_systemd_with_all_that_confines_it(
 
         def status(path: str, *words: str) -> str:
             asked = ["curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}"]
-            return machine.run(*asked, *words, f"http://127.0.0.1:8080{path}", spaces=["--net"]).stdout  # fmt: skip
+            return machine.run(*asked, *words, f"http://127.0.0.1:8088{path}", spaces=["--net"]).stdout  # fmt: skip
 
         until(lambda: status("/ready") == "200", "it is ready")
         assert status("/") == "401"

@@ -131,6 +131,7 @@ def _fill(cluster: Cluster) -> None:
         producer.send("deep", DEEP_OPEN)
         producer.send("large", b"<b>" * MiB, key=b"k" * MiB)
         producer.send("large", b"\x00" * MiB, key=b"\xff" * MiB)
+        producer.send("large", b"of many headers", headers=[("", None)] * MiB)
     for number, text in enumerate(TEXTS):
         cluster.alter_group_offsets(
             text[:GROUP_LENGTH_MAX], {("hostile", 0): number, (LONGEST, 1): 0}

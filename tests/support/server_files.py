@@ -78,7 +78,7 @@ def runs() -> dict[str, Run]:
     of_image = json.loads(instruction("ENTRYPOINT"))
     image_environment = _assigned(instruction("ENV"))
     stop_s = pod["terminationGracePeriodSeconds"]
-    (ready,) = re.findall(r"http://127[.]0[.]0[.]1:8080(/\w+)", health_check()[-1])
+    (ready,) = re.findall(r"http://127[.]0[.]0[.]1:8088(/\w+)", health_check()[-1])
     one = container()
     return {
         "by systemd": Run(

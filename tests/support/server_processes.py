@@ -42,7 +42,7 @@ class ServerProcess:
             within: a command that runs others in another root, by their own names; by default those of
                 this working copy run here.
         """
-        ports = dict(zip(("9092", "8080"), map(str, free_ports(2)), strict=True))
+        ports = dict(zip(("9092", "8088"), map(str, free_ports(2)), strict=True))
         self.address, self._pages = (f"127.0.0.1:{port}" for port in ports.values())
         self._run, self._log, self._within = run, log, within
         here = {"kbatch.$(NAMESPACE).svc": "127.0.0.1", "0.0.0.0": "127.0.0.1"}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import logging
+import os
 import re
 import secrets
+import signal
 import socket
 import threading
 import time
@@ -21,7 +24,9 @@ import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.web import access as access_module
+from spark_kbatch.web import app as app_module
 from spark_kbatch.web import serving
+from spark_kbatch.web import site as site_module
 from spark_kbatch.web.access import HEADERS, OPEN_PATHS
 from spark_kbatch.web.app import application
 from spark_kbatch.web.history import Samples
@@ -29,6 +34,7 @@ from spark_kbatch.web.serving import WebServer
 from spark_kbatch.web.site import Site
 from tests.support import builders
 from tests.support.pages import TIMEOUT_S, TOKEN, Page, Visitor, shown
+from tests.support.served import Served
 from tests.support.waiting import until
 
 WRONG = "another-token-than-the-one-that-is-right"
@@ -177,9 +183,7 @@ def test_the_token_in_an_address_becomes_a_cookie_and_leads_to_the_same_page_of_
 
     assert status == 303
     assert f"\nlocation: {target}\n" in answer
-    assert (
-        f"\nset-cookie: kbatch-{pages.port}={TOKEN}; HttpOnly; Path=/; SameSite=strict\n" in answer
-    )
+    assert f"\nset-cookie: kbatch-{pages.port}={TOKEN}; HttpOnly; Path=/; SameSite=lax\n" in answer
     assert answer.count(TOKEN) == 1
 
 
@@ -349,16 +353,18 @@ class Blocked:
     """A place whose topics cannot be read until it is let go."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.go_on, self.reached = threading.Event(), threading.Event()
+        self.go_on, self.reached, self.asked = threading.Event(), threading.Event(), 0
         names = Cluster.topic_names
 
         def blocked(cluster: Cluster, **given: Any) -> list[str]:
+            self.asked += 1
             self.reached.set()
             assert self.go_on.wait(TIMEOUT_S)
             return names(cluster, **given)
 
         monkeypatch.setattr(Samples, "start", lambda _samples: None)  # only visitors ask
         monkeypatch.setattr(Cluster, "topic_names", blocked)
+        monkeypatch.setattr(app_module, "_ANSWERED_WITHIN_S", TIMEOUT_S)
 
 
 @pytest.fixture
@@ -404,7 +410,9 @@ def test_those_who_ask_and_leave_are_told_to_wait_before_they_are_too_many(
 
 def test_probes_are_answered_while_no_thread_is_free(cluster: Cluster, blocked: Blocked) -> None:
     with shown(cluster) as pages, contextlib.ExitStack() as open_sockets:
-        asked = [open_sockets.enter_context(asking(pages)) for _ in range(60)]
+        asked = [
+            open_sockets.enter_context(asking(pages, f"/?page={number}")) for number in range(60)
+        ]
         assert blocked.reached.wait(TIMEOUT_S)
         assert Visitor(pages, None).ask("/health").text == "ok\n"
         blocked.go_on.set()
@@ -456,13 +464,135 @@ def test_what_fails_is_asked_for_once_by_all_who_wait(
     assert len(asked) == 2  # a page's, and that of /ready
 
 
-def test_probes_do_not_wait_for_each_other(cluster: Cluster, blocked: Blocked) -> None:
-    with shown(cluster) as pages, asking(pages, "/ready") as first:
+def test_probes_take_one_thread_together(cluster: Cluster, blocked: Blocked) -> None:
+    with shown(cluster) as pages, contextlib.ExitStack() as open_sockets:
+        asked = [open_sockets.enter_context(asking(pages, f"/ready?{number}")) for number in range(60)]  # fmt: skip
         assert blocked.reached.wait(TIMEOUT_S)
-        assert Visitor(pages, None).ask("/ready").text == "not ready\n"
+        assert Visitor(pages, None).ask("/health").text == "ok\n"
+        assert "font" in Visitor(pages).get("/style.css").text
         blocked.go_on.set()
-        assert status_of(first) == 200
-        assert Visitor(pages, None).ask("/ready").text == "ready\n"
+        assert [status_of(one) for one in asked] == [200] * len(asked)
+
+
+# A place that hangs, or is gone.
+
+
+@pytest.fixture
+def nothing_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an hour pass between any two looks: what was found before is not shown again."""
+    hours_s = itertools.count(3600, 3600)
+    monkeypatch.setattr(site_module, "monotonic_s", lambda: float(next(hours_s)))
+
+
+def test_who_asks_a_place_that_hangs_is_told_so_and_the_next_visitor_gets_what_the_look_finds(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, peeks, peek, address = threading.Event(), list[str](), Cluster.peek, "/topics/events/records"  # fmt: skip
+
+    def blocked(cluster: Cluster, topic: str, **given: Any) -> Any:
+        peeks.append(topic)
+        assert go_on.wait(TIMEOUT_S)
+        return peek(cluster, topic, **given)
+
+    monkeypatch.setattr(Cluster, "peek", blocked)
+    monkeypatch.setattr(app_module, "_ANSWERED_WITHIN_S", 0.01)
+    with shown(cluster) as pages:
+        visitor = Visitor(pages)
+        until(lambda: visitor.ask(address).status == 503 and peeks, "a look is late")
+        late = visitor.ask(address)
+        go_on.set()
+        until(lambda: visitor.ask(address).status == 200, "the look is done")
+
+    assert late.status == 503
+    assert f"{cluster.address} was not read within 0.01 s" in late.words
+    assert peeks == ["events"]
+
+
+def test_a_late_page_that_nobody_fetched_is_not_shown_to_who_comes_long_after(
+    cluster: Cluster, blocked: Blocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [1000.0]
+    for module in (app_module, site_module):
+        monkeypatch.setattr(module, "monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr(app_module, "_ANSWERED_WITHIN_S", 0.01)
+    with shown(cluster) as pages:
+        visitor = Visitor(pages)
+        assert visitor.ask("/").status == 503
+        now_s[0] += 3600
+        monkeypatch.setattr(app_module, "_ANSWERED_WITHIN_S", TIMEOUT_S)
+        blocked.go_on.set()
+        until(lambda: visitor.ask("/").status == 200)
+
+    assert blocked.asked == 2
+
+
+@pytest.mark.usefixtures("nothing_is_fresh")
+def test_a_server_that_hangs_is_told_by_probes_and_pages_until_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = builders.a_cluster(tmp_path).path
+    with (
+        Served(path, tmp_path / "log") as broker,
+        spark_kbatch.connect(broker.address) as cluster,
+        shown(cluster) as pages,
+    ):
+        visitor = Visitor(pages)
+        until(lambda: visitor.ask("/ready").status == 200)
+        visitor.get("/")
+        monkeypatch.setattr(app_module, "_ANSWERED_WITHIN_S", 0.2)
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            told = [visitor.ask(one) for one in ("/ready", "/ready", "/", "/", "/metrics")]
+            assert visitor.ask("/health").status == 200
+        finally:
+            monkeypatch.setattr(app_module, "_ANSWERED_WITHIN_S", TIMEOUT_S)
+            os.kill(broker.pid, signal.SIGCONT)
+        until(lambda: {visitor.ask(one).status for one in ("/ready", "/", "/metrics")} == {200})
+
+    assert [one.status for one in told] == [503] * 5
+    assert [one.text for one in told[:2]] == ["not ready\n"] * 2
+    for page in told[2:]:
+        assert f"{broker.address} was not read within 0.2 s" in page.words
+
+
+@pytest.mark.usefixtures("nothing_is_fresh")
+def test_a_folder_without_a_log_dir_that_can_be_read_is_not_ready(tmp_path: Path) -> None:
+    made = builders.a_cluster(tmp_path)
+    log_dir = Path(made.log_dirs()[0].path)
+    with shown(made) as pages:
+        assert Visitor(pages, None).ask("/ready").status == 200
+        log_dir.rename(tmp_path / "away")
+        assert Visitor(pages, None).ask("/ready").status == 503
+        assert Visitor(pages).ask("/").status == 503
+    (tmp_path / "away").rename(log_dir)
+    with Cluster(made.path) as again, shown(again) as pages:
+        assert Visitor(pages, None).ask("/ready").status == 200
+
+
+def test_few_look_at_records_at_a_time_and_others_at_pages_meanwhile(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So what a few bytes unpack to is in memory only a few times."""
+    go_on, peek, inside, most = threading.Event(), Cluster.peek, list[int](), list[int]()
+
+    def blocked(cluster: Cluster, topic: str, **given: Any) -> Any:
+        inside.append(1)
+        most.append(len(inside))
+        assert go_on.wait(TIMEOUT_S)
+        found = peek(cluster, topic, **given)
+        inside.pop()
+        return found
+
+    monkeypatch.setattr(Cluster, "peek", blocked)
+    monkeypatch.setattr(app_module, "_ANSWERED_WITHIN_S", TIMEOUT_S)
+    with shown(cluster) as pages, contextlib.ExitStack() as open_sockets:
+        addresses = [f"/topics/events/records?start=0&key={number}" for number in range(8)]
+        asked = [open_sockets.enter_context(asking(pages, one)) for one in addresses]
+        until(lambda: len(inside) == 2)
+        Visitor(pages).get("/")
+        go_on.set()
+        assert [status_of(one) for one in asked] == [200] * len(asked)
+    assert max(most) == 2
 
 
 # The end.

@@ -311,7 +311,7 @@ def test_the_token_leaves_the_address_and_another_user_sees_nothing(
         assert page.url == f"{walked.origin}/"
         assert page.evaluate("() => document.cookie") == ""
         (cookie,) = page.context.cookies()
-        assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+        assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Lax")
         assert page.reload().status == 200  # type: ignore[union-attr]
 
     with a_visitor(browser) as page:
@@ -330,6 +330,24 @@ def test_the_token_leaves_the_address_and_another_user_sees_nothing(
         assert wrong is not None
         assert wrong.status == 401
         assert page.context.cookies() == []
+
+
+def test_a_link_in_a_page_of_another_site_leads_to_the_pages(
+    browser: Browser, walked: Walked
+) -> None:
+    """As in a notebook, or a chat: the printed address with its token, and later any other."""
+    body = f"""<!doctype html><title>other</title><a href="{walked.url}">with the token</a>
+        <a href="{walked.origin}/?internal=1">without</a>"""
+    with a_visitor(browser) as page:
+        page.context.route(
+            "http://other.test/", lambda route: route.fulfill(body=body, content_type="text/html")
+        )
+        for link, address in {"with the token": "/", "without": "/?internal=1"}.items():
+            page.goto("http://other.test/")
+            page.click(f"text={link}")
+            page.wait_for_url(f"{walked.origin}{address}")
+            assert page.inner_text("h1") == "Topics"
+            assert page.reload().status == 200  # type: ignore[union-attr]
 
 
 def test_a_page_of_another_site_gets_nothing_though_the_browser_has_the_token(

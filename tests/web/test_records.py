@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlencode
@@ -21,12 +22,15 @@ from spark_kbatch.web.site import Site
 from tests.cli.test_terminal import unescaped
 from tests.consumer.test_batch_reads import a_brokers_log
 from tests.store.test_any_place import PLACES
+from tests.support import builders
 from tests.support.fake_registry import FakeRegistry
 from tests.support.pages import TOKEN, Visitor, shown
+from tests.support.reference import compress, encode_bytes, encode_varint, frame_batch
 
 TOPIC = "a.b_c-d"
 RECORDS = f"/topics/{TOPIC}/records"
 MiB = 1 << 20
+ZSTD = 4  # as a batch has it
 SHOWN_BYTES, WHOLE_BYTES = 2 << 10, 256 << 10  # of a key or a value, and on the page of its record
 
 HOSTILE = {
@@ -436,6 +440,32 @@ def test_parameters_that_are_none_of_ours_change_nothing(
     assert len(values(page(visitor, RECORDS, **odd))) == 20
 
 
+def test_a_record_of_a_million_headers_costs_no_more_than_those_that_are_shown(
+    cluster: Cluster, visitor: Visitor
+) -> None:
+    """It has a few hundred bytes on disk."""
+    count = 1_000_000
+    cluster.create_topic(TOPIC)
+    body = b"\0\0\0" + encode_bytes(b"k") + encode_bytes(b"v") + encode_varint(count)
+    body += (encode_bytes(b"") + encode_bytes(None)) * count
+    data = compress(ZSTD, encode_varint(len(body)) + body)
+    batch = frame_batch(data, attributes=ZSTD, base_timestamp=1, max_timestamp=1)
+    builders.append_records(cluster, {(TOPIC, 0): batch})
+    assert len(batch) < 1000
+    cluster.peek(TOPIC)  # with all that Python compiles and loads
+
+    tracemalloc.start()
+    try:
+        listed, whole = page(visitor, RECORDS), page(visitor, f"{RECORDS}/0/0")
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert rows(listed)[0][-1].endswith("and 999,995 more Show more")
+    assert whole.find_all("dd")[-1].get_text().strip().endswith("and 999,800 more")
+    assert most < 100 * MiB
+
+
 def test_an_offset_without_a_record_says_why(tmp_path: Path) -> None:
     with open_for_reading(str(a_brokers_log(tmp_path / "logs"))) as logs, shown(logs) as pages:
         visitor = Visitor(pages)
@@ -455,7 +485,8 @@ def test_damage_is_named_beside_what_can_be_read(cluster: Cluster, visitor: Visi
 
     assert values(content) == ["sound"]
     assert f"{TOPIC}-1: corrupt record batch" in content.get_text()
-    assert "corrupt record batch" in page(visitor, f"{RECORDS}/1/0", 404).get_text()
+    assert "corrupt record batch" in page(visitor, f"{RECORDS}/1/0", 500).get_text()
+    assert link_of(page(visitor, f"{RECORDS}/1/0", 500), "Records before it")
 
 
 def test_no_one_sees_records_without_the_token(cluster: Cluster) -> None:
