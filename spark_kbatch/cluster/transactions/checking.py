@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transactions.log import StoredTransactions
-from spark_kbatch.cluster.transactions.state import Producer, Status, Transaction
+from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, Status, TransactionMetadata
 from spark_kbatch.model import TopicPartition
 
 _NO_COMMIT = (Status.EMPTY, Status.ONGOING, Status.COMPLETE_ABORT)
@@ -28,13 +28,13 @@ class OpenTransaction(NamedTuple):
 
     topic_partition: TopicPartition
     topic_id: str
-    producer: Producer
+    producer: ProducerIdAndEpoch
     first_offset: int
     last_timestamp: int
     coordinator_epoch: (
         int  # that has last ended one of this producer's in the partition; -1 for none
     )
-    owner: Transaction | None  # that has this producer id, by the coordinator's log
+    owner: TransactionMetadata | None  # that has this producer id, by the coordinator's log
     is_beyond: bool  # whether the coordinator's log is older than what the partition has
 
     @property
@@ -91,7 +91,7 @@ def open_transactions(
                 yield OpenTransaction(
                     topic_partition,
                     topic_id,
-                    Producer(producer_id, entry.producer_epoch),
+                    ProducerIdAndEpoch(producer_id, entry.producer_epoch),
                     -1 if first_offset is None else first_offset,
                     entry.last_timestamp,
                     entry.coordinator_epoch,
