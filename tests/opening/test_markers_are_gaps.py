@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pyarrow as pa
 import pytest
 
@@ -23,6 +24,7 @@ from tests.support.client_transactions import (
     leave_gaps,
 )
 from tests.support.store import reader_of
+from tests.support.waiting import until
 
 OPEN_FROM = GAPS_END  # the first offset of the open transaction in partition 0
 ENDS = [GAPS_END + 3, GAPS_END]  # the high watermarks
@@ -55,6 +57,35 @@ def test_reads_give_the_records_and_no_marker(cluster: Cluster) -> None:
     assert everything == [(0, n) for n in (0, 1, 3, 4, 6, 7, 8, 9)] + [
         (1, n) for n in (0, 1, 3, 4, 6)
     ]
+
+
+def test_transactions_of_a_client_leave_the_gaps_that_are_tested_here(tmp_path: Path) -> None:
+    with (
+        builders.a_cluster(tmp_path, topics={"events": 2}) as cluster,
+        cluster.serve() as server,
+    ):
+        client = confluent_kafka.Producer(
+            {"bootstrap.servers": server.bootstrap_servers, "transactional.id": "a client"}
+        )
+        client.init_transactions()
+        for values, end in (
+            (GIVEN[:2], client.commit_transaction),
+            ((b"aborted 1", b"aborted 2"), client.abort_transaction),
+        ):
+            client.begin_transaction()
+            for value in values:
+                for partition in (0, 1):
+                    client.produce("events", value, partition=partition)
+            client.flush()
+            end()
+        until(lambda: {one.offsets.last_stable_offset for one in cluster.describe("events")} == {6})
+        with cluster.producer() as producer:
+            for partition in (0, 1):
+                producer.send("events", GIVEN[2], partition=partition)
+
+        table = cluster.read("events").read_all()
+        assert rows_of(table) == ROWS
+        assert table["value"].to_pylist() == [*GIVEN, *GIVEN]
 
 
 @pytest.mark.parametrize("start", range(GAPS_END + 1))
