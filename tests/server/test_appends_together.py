@@ -81,15 +81,22 @@ class Turns:
 
 
 def appended(
-    cluster: Cluster, batches: Sequence[bytes], *, flush: bool = False, acks: int = ACKS_ALL
+    cluster: Cluster,
+    batches: Sequence[bytes],
+    *,
+    flush: bool = False,
+    acks: int = ACKS_ALL,
+    topic_ids: Sequence[str] = (),
 ) -> list[AppendResult]:
     """Have all of these wait for a partition, append them, and return what each is answered."""
     turns = Turns()
     queues = Appends(store_of(cluster), turns, turns.later, flush=flush, slow=SlowWarnings(-1))  # type: ignore[arg-type]
     answers: list[list[AppendResult]] = [[] for _ in batches]
-    for data, answer in zip(batches, answers, strict=True):
+    ids = topic_ids or [""] * len(batches)
+    for data, answer, topic_id in zip(batches, answers, ids, strict=True):
         deadline_s = time.monotonic() + 60
-        queues.append(EVENTS, Append(data, acks, 60_000, deadline_s, answer.append))
+        one = Append(data, acks, 60_000, deadline_s, answer.append, topic_id=topic_id)
+        queues.append(EVENTS, one)
     turns.take()
     assert [len(answer) for answer in answers] == [1] * len(batches)
     return [answer for (answer,) in answers]
@@ -124,6 +131,19 @@ def test_what_waits_is_written_and_flushed_once_and_each_has_its_offset(tmp_path
     assert steps[f"flush {segment_at(log.directory, 0).log}"] == 1
     assert builders.contents(cluster)[EVENTS] == builders.records_of([batch(n=1), *sent])
     ensure_sound(log)
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_what_is_for_a_topic_with_another_id_is_refused_alone(tmp_path: Path, at: int) -> None:
+    cluster = a_cluster(tmp_path / "cluster")
+    ids = [cluster.topic("events").topic_id] * 3
+    ids[at] = cluster.topic("__commits").topic_id
+    sent = [batch(n=2, seed=number) for number in range(3)]
+    results = appended(cluster, sent, topic_ids=ids)
+    assert [result.error is not None for result in results] == [one == at for one in range(3)]
+    assert isinstance(results[at].error, UnknownTopicOrPartitionError)
+    kept = [one for number, one in enumerate(sent) if number != at]
+    assert builders.contents(cluster)[EVENTS] == builders.records_of([batch(n=1), *kept])
 
 
 def test_each_producers_numbers_are_checked_for_themselves(tmp_path: Path) -> None:

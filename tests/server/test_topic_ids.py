@@ -12,7 +12,6 @@ import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.catalog.topic_files import TopicFiles
-from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.server.intercepts import InterceptedRequest
 from spark_kbatch.server.metadata import uuid_of
@@ -23,7 +22,6 @@ from tests.support import builders
 from tests.support.failing_disks import BROKEN, Disks, a_replicated_cluster
 from tests.support.raw_clients import RawClient, fetch, fetched, produce, produced, request
 from tests.support.running_clients import Consuming
-from tests.support.store import store_of
 from tests.support.waiting import until
 
 BATCH = builders.batch(n=3)
@@ -200,16 +198,6 @@ def test_a_fetch_that_waits_ends_when_its_topic_is_recreated(
     recreate(cluster)
 
     assert fetched(client.receive(ApiKey.FETCH, 18)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
-
-
-def test_a_batch_that_was_queued_is_not_appended_to_a_topic_with_another_id(
-    cluster: Cluster,
-) -> None:
-    manager, events = store_of(cluster).manager, TopicPartition("events", 0)
-
-    assert manager.check(events, BATCH, cluster.topic("events").topic_id) is not None
-    with pytest.raises(UnknownTopicOrPartitionError, match="was deleted and created again"):
-        manager.check(events, BATCH, cluster.topic("__commits").topic_id)
 
 
 def test_ids_are_known_to_a_server_that_was_asked_for_no_topic_yet(cluster: Cluster) -> None:
