@@ -364,7 +364,6 @@ class Blocked:
 
         monkeypatch.setattr(Samples, "start", lambda _samples: None)  # only visitors ask
         monkeypatch.setattr(Cluster, "topic_names", blocked)
-        monkeypatch.setattr(app_module, "_ANSWERED_WITHIN_S", TIMEOUT_S)
 
 
 @pytest.fixture
@@ -584,7 +583,6 @@ def test_few_look_at_records_at_a_time_and_others_at_pages_meanwhile(
         return found
 
     monkeypatch.setattr(Cluster, "peek", blocked)
-    monkeypatch.setattr(app_module, "_ANSWERED_WITHIN_S", TIMEOUT_S)
     with shown(cluster) as pages, contextlib.ExitStack() as open_sockets:
         addresses = [f"/topics/events/records?start=0&key={number}" for number in range(8)]
         asked = [open_sockets.enter_context(asking(pages, one)) for one in addresses]
