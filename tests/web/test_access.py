@@ -364,7 +364,6 @@ class Blocked:
 
         monkeypatch.setattr(Samples, "start", lambda _samples: None)  # only visitors ask
         monkeypatch.setattr(Cluster, "topic_names", blocked)
-        monkeypatch.setattr(app_module, "_ANSWERED_WITHIN_S", TIMEOUT_S)
 
 
 @pytest.fixture
@@ -508,12 +507,12 @@ def test_who_asks_a_place_that_hangs_is_told_so_and_the_next_visitor_gets_what_t
     assert peeks == ["events"]
 
 
+@pytest.mark.usefixtures("nothing_is_fresh")
 def test_a_late_page_that_nobody_fetched_is_not_shown_to_who_comes_long_after(
     cluster: Cluster, blocked: Blocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [1000.0]
-    for module in (app_module, site_module):
-        monkeypatch.setattr(module, "monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr(app_module, "monotonic_s", lambda: now_s[0])
     monkeypatch.setattr(app_module, "_ANSWERED_WITHIN_S", 0.01)
     with shown(cluster) as pages:
         visitor = Visitor(pages)
@@ -584,7 +583,6 @@ def test_few_look_at_records_at_a_time_and_others_at_pages_meanwhile(
         return found
 
     monkeypatch.setattr(Cluster, "peek", blocked)
-    monkeypatch.setattr(app_module, "_ANSWERED_WITHIN_S", TIMEOUT_S)
     with shown(cluster) as pages, contextlib.ExitStack() as open_sockets:
         addresses = [f"/topics/events/records?start=0&key={number}" for number in range(8)]
         asked = [open_sockets.enter_context(asking(pages, one)) for one in addresses]
