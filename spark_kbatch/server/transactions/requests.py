@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+from spark_kbatch.cluster.group_records import CommittedOffset, OffsetKey
 from spark_kbatch.cluster.offsets_store import Change, TopicsOfRequest
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transactions import state
@@ -168,7 +169,11 @@ class TransactionRequests:
         }  # fmt: skip
 
         def store(changes: Sequence[Change]) -> ErrorCode:
-            pending = {TopicPartition(key.topic, key.partition): value for key, value in changes}
+            pending = {
+                TopicPartition(key.topic, key.partition): value
+                for key, value in changes
+                if isinstance(key, OffsetKey) and isinstance(value, CommittedOffset)
+            }
 
             def next_state(known: TransactionMetadata | None, now_ms: int) -> Step:
                 return state.add_offsets(known, producer, body.group_id, pending, now_ms)

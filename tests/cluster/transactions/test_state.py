@@ -179,7 +179,7 @@ ENDS: dict[tuple[Status, bool], Status | ErrorCode] = {
 }
 
 
-@pytest.mark.parametrize(("status", "is_commit"), itertools.product(Status, (True, False)))
+@pytest.mark.parametrize(("status", "is_commit"), [*itertools.product(Status, (True, False))])
 def test_each_state_is_ended_as_by_a_broker(status: Status, is_commit: bool) -> None:
     step = state.decide(known(status), OWNER, is_commit=is_commit, now_ms=NOW)
 
@@ -188,7 +188,7 @@ def test_each_state_is_ended_as_by_a_broker(status: Status, is_commit: bool) -> 
     ]
 
 
-@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("status", [*Status])
 def test_nothing_is_added_while_a_decision_is_carried_out(status: Status) -> None:
     before = known(status)
     added = state.add_partitions(before, OWNER, {B: "id-b"}, NOW)
@@ -219,7 +219,7 @@ def test_only_the_owner_of_an_id_is_served(
     assert state.decide(before, producer, is_commit=True, now_ms=NOW) is error
 
 
-@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("status", [*Status])
 def test_only_an_id_without_a_transaction_expires(status: Status) -> None:
     before = known(status)
 
