@@ -54,7 +54,9 @@ class Append(NamedTuple):
     deadline_s: float  # of clock.monotonic_s
     answer: Callable[[AppendResult], object]
     peer: Peer | None = None  # that sent it
-    topic_id: str = ""  # of the topic that is meant; by default the one that has the name
+    topic_id: str | None = (
+        None  # of the topic that is meant; None for the one that has the name now
+    )
 
 
 class _AppendQueue:
@@ -213,7 +215,7 @@ class Appends:
                 commits=self._parts.coordinator(flush=self._flush),
                 origin=AppendOrigin.NETWORK,
                 lock_timeout_ms=0,
-                topic_ids={queue.topic_partition: append.topic_id} if append.topic_id else {},
+                topic_ids={queue.topic_partition: append.topic_id} if append.topic_id else None,
             )
         except Exception as error:
             logger.exception("an append to %s failed", queue.topic_partition)
