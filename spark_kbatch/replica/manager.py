@@ -625,14 +625,14 @@ class ReplicaManager:
             return Appended(_answer(error))
 
     def check(
-        self, topic_partition: TopicPartition, data: Buffer, topic_id: str = ""
+        self, topic_partition: TopicPartition, data: Buffer, topic_id: str | None = None
     ) -> tuple[Partition, Accepted] | None:
         """Check a network client's batch for `append_together`; None if the partition has several replicas.
 
         Args:
             topic_partition: where it is to be appended.
             data: the batch.
-            topic_id: of the topic that is meant; by default the one that has the name.
+            topic_id: of the topic that is meant; None for the one that has the name now.
 
         Raises:
             As `accept`; UnknownTopicOrPartitionError.

@@ -55,7 +55,7 @@ class Append(NamedTuple):
     answer: Callable[[AppendResult], object]
     peer: Peer | None = None  # that sent it
     origin: AppendOrigin = AppendOrigin.NETWORK
-    topic_id: str = ""  # of the topic that is meant; by default the one that has the name
+    topic_id: str | None = None  # of the topic that is meant; None: the one that has the name
 
 
 class _AppendQueue:
@@ -216,7 +216,7 @@ class Appends:
                 commits=self._parts.coordinator(flush=self._flush),
                 origin=append.origin,
                 lock_timeout_ms=0,
-                topic_ids={queue.topic_partition: append.topic_id} if append.topic_id else {},
+                topic_ids={queue.topic_partition: append.topic_id} if append.topic_id else None,
             )
         except Exception as error:
             logger.exception("an append to %s failed", queue.topic_partition)

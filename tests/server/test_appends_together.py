@@ -86,13 +86,13 @@ def appended(
     *,
     flush: bool = False,
     acks: int = ACKS_ALL,
-    topic_ids: Sequence[str] = (),
+    topic_ids: Sequence[str | None] = (),
 ) -> list[AppendResult]:
     """Have all of these wait for a partition, append them, and return what each is answered."""
     turns = Turns()
     queues = Appends(store_of(cluster), turns, turns.later, flush=flush, slow=SlowWarnings(-1))  # type: ignore[arg-type]
     answers: list[list[AppendResult]] = [[] for _ in batches]
-    ids = topic_ids or [""] * len(batches)
+    ids = topic_ids or [None] * len(batches)
     for data, answer, topic_id in zip(batches, answers, ids, strict=True):
         deadline_s = time.monotonic() + 60
         one = Append(data, acks, 60_000, deadline_s, answer.append, topic_id=topic_id)
@@ -341,11 +341,11 @@ def test_each_peer_is_charged_for_its_own_batches(
     manager = store_of(cluster).manager
     check, slow = manager.check, batch(n=1, seed=9)
 
-    def checked(topic_partition: TopicPartition, data: bytes) -> Any:
+    def checked(topic_partition: TopicPartition, data: bytes, topic_id: str | None) -> Any:
         until_s = time.thread_time() + (0.05 if data is slow else 0)
         while time.thread_time() < until_s:
             pass
-        return check(topic_partition, data)
+        return check(topic_partition, data, topic_id)
 
     monkeypatch.setattr(manager, "check", checked)
     queues = Appends(store_of(cluster), turns, turns.later, flush=False, slow=SlowWarnings(-1))  # type: ignore[arg-type]
