@@ -29,6 +29,7 @@ from spark_kbatch.cluster.transactions.ending import idle_transactions
 from spark_kbatch.cluster.transactions.log import NO_EPOCH, StoredTransactions, read_transactions
 from spark_kbatch.cluster.transactions.state import NO_START, Producer
 from spark_kbatch.errors import (
+    ConfigError,
     CorruptRecordError,
     KafkaStorageError,
     KBatchError,
@@ -131,18 +132,23 @@ class FolderTransactions:
                 # A producer that starts ends what the one before it has left.
                 Transactions(client, name, timeout_ms=one.timeout_ms or _LOOK_MS).take_over()
 
-    def decide(self, chosen: Iterable[OpenTransaction], *, is_commit: bool) -> None:
-        """End transactions that the log does not have; one that has changed since it was found is left.
+    def decide(self, chosen: OpenTransaction, *, is_commit: bool) -> None:
+        """End a transaction that the log does not have, in its partition.
 
         Raises:
             ServerRunningError: a server runs.
-            KBatchError: not all are ended; doing it again does no harm.
+            ConfigError: it is not there any more.
+            KBatchError: it is not ended; doing it again does no harm.
         """
+        at = chosen.topic_partition
         with idle_transactions(self._parts) as transactions:
-            found = all_open_transactions(self._parts, transactions.log.contents)
-            for one in chosen:
-                if one in found:
+            for one in open_transactions(self._parts, transactions.log.contents, [at]):
+                if one[:4] == chosen[:4] and not one.is_known:  # up to the first offset
                     transactions.end_unknown(one, is_commit=is_commit)
+                    return
+        raise ConfigError(
+            f"the transaction of producer {chosen.producer.producer_id} in {at} is not there any more"
+        )
 
 
 def look_after(parts: FolderParts, topic_partitions: Iterable[TopicPartition]) -> bool:

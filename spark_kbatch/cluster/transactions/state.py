@@ -233,7 +233,9 @@ def complete(known: Transaction, now_ms: int) -> Transaction:
 def _owned(known: Transaction | None, producer: Producer) -> Step:
     if known is None or known.producer.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    is_owner = known.producer == producer and producer.epoch <= EPOCH_MAX  # the last one is no one's
+    is_owner = (
+        known.producer == producer and producer.epoch <= EPOCH_MAX
+    )  # the last one is no one's
     return known if is_owner else ErrorCode.PRODUCER_FENCED
 
 
