@@ -23,7 +23,12 @@ from spark_kbatch.clock import monotonic_s
 from spark_kbatch.cluster.offsets_store import Change
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.state_log import append_and_wait
-from spark_kbatch.cluster.transactions.checking import OpenTransaction, open_transactions
+from spark_kbatch.cluster.transactions.checking import (
+    OpenTransaction,
+    all_open_transactions,
+    ensure_newest,
+    partitions_of,
+)
 from spark_kbatch.cluster.transactions.ending import NEEDS_NO_MARKER, changes_of, marker_of
 from spark_kbatch.cluster.transactions.log import TransactionLog
 from spark_kbatch.cluster.transactions.state import (
@@ -37,11 +42,9 @@ from spark_kbatch.cluster.transactions.state import (
 from spark_kbatch.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
-    KafkaStorageError,
     KBatchError,
     NotLeaderOrFollowerError,
     TransactionCoordinatorFencedError,
-    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
@@ -57,7 +60,6 @@ logger = logging.getLogger(__name__)
 _LOAD_AGAIN_AFTER_MS, _EXPIRES_EVERY_MS = 1_000, 3_600_000
 _TRIED_AGAIN_AFTER_S = 0.1
 _MARKER_MS = 30_000  # of one attempt
-_NAMED_MAX = 20  # partitions, in an error
 
 NextState: TypeAlias = Callable[[Transaction | None, int], Step]  # from a state and the time of day
 
@@ -211,30 +213,16 @@ class TransactionCoordinator:
         Raises:
             KafkaStorageError: the log cannot be read, or is older than the partitions are.
         """
-        parts = self._parts
         stored = self._log.load()
-        unknown: list[OpenTransaction] = []
-        for name in parts.metadata.topics.names():
-            try:
-                partitions = parts.manager.partitions(name)
-                unknown += (
-                    one for one in open_transactions(parts, stored, partitions) if not one.is_known
-                )
-            except (OSError, KBatchError) as error:
-                if not isinstance(error, UnknownTopicOrPartitionError):
-                    logger.warning("transactions of topic %r are not known: %s", name, error)
-        beyond = [one for one in unknown if one.is_beyond]
-        if beyond:
-            raise KafkaStorageError(
-                f"the log of transactions is lost, damaged or older than {_named(beyond)}: nothing is "
-                "decided; end this server, and decide with `kbatch transactions`"
-            )
+        found = all_open_transactions(self._parts, stored)
+        ensure_newest(found)
+        unknown = [one for one in found if not one.is_known]
         kept = [one for one in unknown if not one.may_abort]
         if kept:
             logger.error(
                 "transactions are open in %s that may have been committed: end this server, and decide with "
                 "`kbatch transactions`",
-                _named(kept),
+                partitions_of(kept),
             )
         if len(kept) < len(unknown):
             self._log.start_epoch()
@@ -399,9 +387,3 @@ class _Markers:
 def code_of_step(step: Step) -> ErrorCode:
     """Return the error that a client gets; NONE for a state."""
     return step if isinstance(step, ErrorCode) else ErrorCode.NONE
-
-
-def _named(found: Collection[OpenTransaction]) -> str:
-    names = sorted({str(one.topic_partition) for one in found})
-    more = f" and {len(names) - _NAMED_MAX} others" if len(names) > _NAMED_MAX else ""
-    return ", ".join(names[:_NAMED_MAX]) + more
