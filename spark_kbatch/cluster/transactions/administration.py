@@ -13,7 +13,7 @@ so that no one else would end it. The time is the folder's, and what the clock w
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -56,7 +56,7 @@ class FolderTransactions:
     def __init__(self, parts: FolderParts) -> None:
         self.parts = parts
 
-    def shown(self) -> list[tuple[Transaction, Opened]]:
+    def shown(self) -> Sequence[tuple[Transaction, Opened]]:
         """Return the last transaction of each id, sorted, with the partitions where it is open.
 
         After them come those that the log does not have, without an id, and with the time of their last batch as
