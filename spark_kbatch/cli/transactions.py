@@ -17,7 +17,7 @@ from spark_kbatch.terminal import counted, iso_time
 if TYPE_CHECKING:
     from spark_kbatch.cluster.transactions.administration import Opened
     from spark_kbatch.cluster.transactions.checking import OpenTransaction
-    from spark_kbatch.cluster.transactions.state import Transaction
+    from spark_kbatch.cluster.transactions.state import TransactionMetadata
 
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 
@@ -171,8 +171,8 @@ def decide(
 
 
 def _find(
-    found: Sequence[tuple[Transaction, Opened]], transactional_id: str, path: str
-) -> tuple[Transaction, Opened]:
+    found: Sequence[tuple[TransactionMetadata, Opened]], transactional_id: str, path: str
+) -> tuple[TransactionMetadata, Opened]:
     names = [one.transactional_id for one, _ in found]
     if not transactional_id or transactional_id not in names:
         raise ConfigError(
@@ -187,7 +187,7 @@ def _held(*opened: OpenTransaction) -> str:
     return f"{count} held back in {counted(len(opened), 'partition')}"
 
 
-def _as_json(one: Transaction, opened: Opened) -> dict[str, Any]:
+def _as_json(one: TransactionMetadata, opened: Opened) -> dict[str, Any]:
     """Return a transaction for JSON; what is no number or text in it, `partitions` and `offsets`, is at the end."""
     is_known = bool(one.transactional_id)
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_kbatch import Cluster
 from spark_kbatch.cluster.transactions import administration
 from spark_kbatch.cluster.transactions.log import TransactionLog
-from spark_kbatch.cluster.transactions.state import Transaction
+from spark_kbatch.cluster.transactions.state import TransactionMetadata
 from spark_kbatch.model import TopicPartition
 from tests.support.raw_clients import RawClient
 from tests.support.raw_transactions import RawProducer
@@ -20,7 +20,7 @@ def leave_open(
         return RawProducer(client, name).start().write(*partitions, n=n)
 
 
-def change(cluster: Cluster, name: str = "t", **fields: object) -> Transaction:
+def change(cluster: Cluster, name: str = "t", **fields: object) -> TransactionMetadata:
     """Append another state of a transactional id to the log, as a server would, and return it."""
     log = TransactionLog(store_of(cluster), flush=False)
     changed = log.load().transactions[name]._replace(**fields)

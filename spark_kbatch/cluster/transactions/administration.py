@@ -27,7 +27,7 @@ from spark_kbatch.cluster.transactions.checking import (
 )
 from spark_kbatch.cluster.transactions.ending import idle_transactions
 from spark_kbatch.cluster.transactions.log import NO_EPOCH, StoredTransactions, read_transactions
-from spark_kbatch.cluster.transactions.state import Producer, Transaction
+from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, TransactionMetadata
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -45,7 +45,7 @@ _TOLD_AFTER_MS = _LOOK_MS = 60_000
 
 # Each is replaced or added to as a whole, so that a race of two threads only costs a look, or a second line.
 _next_look_ms: dict[Path, int] = {}
-_told: set[tuple[TopicPartition, Producer, int]] = set()
+_told: set[tuple[TopicPartition, ProducerIdAndEpoch, int]] = set()
 
 Opened: TypeAlias = Mapping[TopicPartition, OpenTransaction]
 
@@ -56,7 +56,7 @@ class FolderTransactions:
     def __init__(self, parts: FolderParts) -> None:
         self.parts = parts
 
-    def shown(self) -> Sequence[tuple[Transaction, Opened]]:
+    def shown(self) -> Sequence[tuple[TransactionMetadata, Opened]]:
         """Return the last transaction of each id, sorted, with the partitions where it is open.
 
         After them come those that the log does not have, without an id, and with the time of their last batch as
@@ -67,17 +67,26 @@ class FolderTransactions:
         except (KafkaStorageError, CorruptRecordError) as error:
             logger.warning("the log of transactions cannot be read: %s; see `kbatch repair`", error)
             stored = StoredTransactions()
-        opened: dict[tuple[str, Producer], dict[TopicPartition, OpenTransaction]] = {}
+        opened: dict[tuple[str, ProducerIdAndEpoch], dict[TopicPartition, OpenTransaction]] = {}
         for one in all_open_transactions(self.parts, stored):
-            owner = one.owner if one.is_known and one.owner else Transaction("", one.producer, -1)
+            owner = (
+                one.owner
+                if one.is_known and one.owner
+                else TransactionMetadata("", one.producer, -1)
+            )
             opened.setdefault(owner[:2], {})[one.topic_partition] = one
         known = [(one, opened.pop(one[:2], {})) for _, one in sorted(stored.transactions.items())]
         return known + [
-            (Transaction(*by, -1, start_ms=max(one.last_timestamp for one in at.values())), at)
+            (
+                TransactionMetadata(
+                    *by, -1, start_ms=max(one.last_timestamp for one in at.values())
+                ),
+                at,
+            )
             for by, at in opened.items()
         ]
 
-    def abort(self, one: Transaction) -> None:
+    def abort(self, one: TransactionMetadata) -> None:
         """Abort the transaction of an id, and fence its producer; if a server runs, by that.
 
         Raises:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transactions.log import StoredTransactions
-from spark_kbatch.cluster.transactions.state import Producer, Status, Transaction
+from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, Status, TransactionMetadata
 from spark_kbatch.errors import KafkaStorageError, KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 
@@ -33,14 +33,14 @@ class OpenTransaction(NamedTuple):
 
     topic_partition: TopicPartition
     topic_id: str
-    producer: Producer
+    producer: ProducerIdAndEpoch
     first_offset: int
     held_back: int  # records from there on, which readers of committed records wait for
     last_timestamp: int
     coordinator_epoch: (
         int  # that has last ended one of this producer's in the partition; -1 for none
     )
-    owner: Transaction | None  # that has this producer id, by the coordinator's log
+    owner: TransactionMetadata | None  # that has this producer id, by the coordinator's log
     is_beyond: bool  # whether the coordinator's log is older than what the partition has
 
     @property
@@ -74,21 +74,18 @@ def open_transactions(
 
     If the log is older than the last marker of a producer, that producer is among them, with -1 as first offset.
 
-    Takes no lock. A partition whose topic is deleted meanwhile has none.
+    Takes no lock.
 
     Raises:
+        UnknownTopicOrPartitionError: a partition does not exist.
         KafkaStorageError, CorruptRecordError: a partition cannot be read.
     """
     owners = {one.producer.producer_id: one for one in stored.transactions.values()}
     named = {tp for one in stored.transactions.values() for tp in one.partitions}
-    for topic_partition in topic_partitions:
-        try:
-            topic_id = parts.manager.partition(topic_partition).topic.topic_id
-            _, log, state = parts.snapshots.replicas([topic_partition])[topic_partition]
-        except UnknownTopicOrPartitionError:
-            continue
+    for topic_partition, (_, log, state) in parts.snapshots.replicas(topic_partitions).items():
         if state.last_stable_offset >= state.high_watermark and topic_partition not in named:
             continue
+        topic_id = parts.manager.partition(topic_partition).topic.topic_id
         producers = log.producers.states_of(state, parts.manager.now_ms())
         for producer_id, entry in producers.entries.items():
             owner, first_offset = owners.get(producer_id), entry.txn_first_offset
@@ -100,7 +97,7 @@ def open_transactions(
                 yield OpenTransaction(
                     topic_partition,
                     topic_id,
-                    Producer(producer_id, entry.producer_epoch),
+                    ProducerIdAndEpoch(producer_id, entry.producer_epoch),
                     -1 if first_offset is None else first_offset,
                     0 if first_offset is None else state.high_watermark - first_offset,
                     entry.last_timestamp,

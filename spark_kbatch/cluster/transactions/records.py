@@ -3,7 +3,7 @@
     key     version int16 = 0, transactional id (string)
     value   version int16 = 1, then the fields below; null: the id is forgotten
 
-Fields without a tag, and those with tags 0 to 2, are Kafka's, so its tools read the log. Tags from 100 on are
+Fields without a tag, and those with tags 0 to 2, are Kafka's, so its tools read the log. Tags from 1100 on are
 ours, and Kafka skips them: ids of topics, groups' offsets, and the producer before the last start, which Kafka
 keeps in memory alone. The value of the empty id, which no client can have, has the epoch of the coordinator
 that has written what follows. Version 0 is read, too: it has the same fields without tags.
@@ -21,7 +21,7 @@ from typing import Any
 from spark_kbatch.cluster.group_records import CommittedOffset
 from spark_kbatch.cluster.record_fields import RecordFields, packed_topic_id, unpacked_topic_id
 from spark_kbatch.cluster.state_log import KeyAndValue
-from spark_kbatch.cluster.transactions.state import Producer, Status, Transaction
+from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, Status, TransactionMetadata
 from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.model import TopicPartition
@@ -36,13 +36,13 @@ _VALUE_FIELDS = RecordFields(
 producer_id int64, previous_producer_id int64 1+ @0 =-1, next_producer_id int64 1+ @1 =-1
 producer_epoch int16, timeout_ms int32, status int8
 partitions []Partitions?
-    topic string, partition_ids []int32, topic_id uuid 1+ @100
+    topic string, partition_ids []int32, topic_id uuid 1+ @1100
 updated_ms int64, start_ms int64, client_transaction_version int16 1+ @2
-former_epoch int16 1+ @101 =-1, coordinator_epoch int32 1+ @102 =-1
-offsets []Offset 1+ @103
+former_epoch int16 1+ @1101 =-1, coordinator_epoch int32 1+ @1102 =-1
+offsets []Offset 1+ @1103
     group string, topic string, partition int32, topic_id uuid, offset int64, leader_epoch int32
     metadata string, commit_timestamp int64
-groups []string 1+ @104""",
+groups []string 1+ @1104""",
     version_max=_VALUE,
     flexible=1,
 )
@@ -66,7 +66,7 @@ def pack_key(transactional_id: str) -> bytes:
     return _KEY_FIELDS.pack(_KEY, _KEY_FIELDS.kind(transactional_id=transactional_id))
 
 
-def pack(transaction: Transaction) -> KeyAndValue:
+def pack(transaction: TransactionMetadata) -> KeyAndValue:
     """Encode a transactional id's state as a record's key and value; raises as `pack_key`."""
     kind = _VALUE_FIELDS.kind
     by_topic = sorted(
@@ -116,7 +116,7 @@ def unpack_key(data: bytes) -> str:
     return transactional_id
 
 
-def unpack(transactional_id: str, data: bytes) -> Transaction | int:
+def unpack(transactional_id: str, data: bytes) -> TransactionMetadata | int:
     """Decode a record's value; return the coordinator's epoch for the empty id.
 
     Raises:
@@ -131,9 +131,9 @@ def unpack(transactional_id: str, data: bytes) -> Transaction | int:
     offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {one: {} for one in found.groups}
     for one in found.offsets:
         offsets.setdefault(one.group, {})[TopicPartition(one.topic, one.partition)] = _offset(one)
-    return Transaction(
+    return TransactionMetadata(
         transactional_id,
-        Producer(found.producer_id, found.producer_epoch),
+        ProducerIdAndEpoch(found.producer_id, found.producer_epoch),
         found.timeout_ms,
         Status(found.status),
         {
@@ -144,7 +144,7 @@ def unpack(transactional_id: str, data: bytes) -> Transaction | int:
         offsets,
         found.updated_ms,
         found.start_ms,
-        Producer(found.previous_producer_id, found.former_epoch),
+        ProducerIdAndEpoch(found.previous_producer_id, found.former_epoch),
     )
 
 

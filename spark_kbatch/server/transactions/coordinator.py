@@ -32,9 +32,9 @@ from spark_kbatch.cluster.transactions.checking import (
 from spark_kbatch.cluster.transactions.ending import NEEDS_NO_MARKER, changes_of, marker_of
 from spark_kbatch.cluster.transactions.log import TransactionLog
 from spark_kbatch.cluster.transactions.state import (
-    Producer,
+    ProducerIdAndEpoch,
     Step,
-    Transaction,
+    TransactionMetadata,
     complete,
     fence,
     without_offsets,
@@ -57,11 +57,12 @@ from spark_kbatch.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-_LOAD_AGAIN_AFTER_MS, _EXPIRES_EVERY_MS = 1_000, 3_600_000
-_TRIED_AGAIN_AFTER_S = 0.1
+_AGAIN_AFTER_MS, _EXPIRES_EVERY_MS = 1_000, 3_600_000
 _MARKER_MS = 30_000  # of one attempt
 
-NextState: TypeAlias = Callable[[Transaction | None, int], Step]  # from a state and the time of day
+NextState: TypeAlias = Callable[
+    [TransactionMetadata | None, int], Step
+]  # from a state and the time of day
 
 
 class TransactionCoordinator:
@@ -104,8 +105,8 @@ class TransactionCoordinator:
         self._deadlines: dict[str, int] = {}  # of open transactions, on the monotonic clock
         self._told = ""
         # Read without the mutex: those that are open or whose decision is carried out, and who has which id.
-        self._active: dict[str, Transaction] = {}
-        self._owners: dict[int, Transaction] = {}
+        self._active: dict[str, TransactionMetadata] = {}
+        self._owners: dict[int, TransactionMetadata] = {}
         parts.manager.ensure_in_transaction = self.ensure_in_transaction
 
     # States.
@@ -123,7 +124,7 @@ class TransactionCoordinator:
 
     def known(
         self, transactional_ids: Collection[str] | None
-    ) -> dict[str, Transaction] | ErrorCode:
+    ) -> dict[str, TransactionMetadata] | ErrorCode:
         """Return the states of these ids, or of all, by id; those without a state are left out."""
         with self._mutex:
             if error := self._why_not_ready():
@@ -151,7 +152,7 @@ class TransactionCoordinator:
             NotLeaderOrFollowerError: transactions are not loaded yet; the client tries again.
         """
         owner = self._owners.get(header.producer_id)
-        producer = Producer(header.producer_id, header.producer_epoch)
+        producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
         if owner is not None and owner.has(producer, topic_partition, topic_id):
             return
         if self._loaded_in is None:
@@ -162,7 +163,7 @@ class TransactionCoordinator:
             raise InvalidProducerEpochError(named, producer.producer_id, *epochs)
         raise InvalidTxnStateError(named, producer.producer_id)
 
-    def _stored(self, found: Transaction) -> Step:
+    def _stored(self, found: TransactionMetadata) -> Step:
         try:
             self._log.append(found)
         except KBatchError as error:
@@ -173,7 +174,7 @@ class TransactionCoordinator:
         self._apply(found)
         return found
 
-    def _apply(self, found: Transaction) -> None:
+    def _apply(self, found: TransactionMetadata) -> None:
         name = found.transactional_id
         self._owners[found.producer.producer_id] = found
         if found.is_open:
@@ -196,15 +197,17 @@ class TransactionCoordinator:
             self._owners, self._active, self._deadlines = {}, {}, {}
         if term is None or self._is_closed or self._monotonic_ms() < self._load_after_ms:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        began_ms = self._monotonic_ms()
         try:
             self._load()
         except (OSError, KBatchError) as error:
             if str(error) != self._told:
                 logger.error("there are no transactions for clients: %s", error)
             self._told = str(error)
-            self._load_after_ms = self._monotonic_ms() + _LOAD_AGAIN_AFTER_MS
+            took_ms = self._monotonic_ms() - began_ms
+            self._load_after_ms = began_ms + took_ms + max(_AGAIN_AFTER_MS, 10 * took_ms)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self._loaded_in = term
+        self._loaded_in, self._told = term, ""
         return ErrorCode.NONE
 
     def _load(self) -> None:
@@ -224,8 +227,6 @@ class TransactionCoordinator:
                 "`kbatch transactions`",
                 partitions_of(kept),
             )
-        if len(kept) < len(unknown):
-            self._log.start_epoch()
         for one in unknown:
             if one.may_abort:
                 self._abort_unknown(one)
@@ -236,10 +237,11 @@ class TransactionCoordinator:
 
     def _abort_unknown(self, found: OpenTransaction) -> None:
         """Abort a transaction that its partition lost the marker of, or the log the start of."""
+        self._log.start_epoch()
         tp = found.topic_partition
         marker = self._marker(found.producer, is_commit=False)
         results = append_and_wait(
-            self._parts, {tp: marker}, timeout_ms=_LOAD_AGAIN_AFTER_MS, flush=True,
+            self._parts, {tp: marker}, timeout_ms=_AGAIN_AFTER_MS, flush=True,
             topic_ids={tp: found.topic_id},
         )  # fmt: skip
         logger.warning(
@@ -259,8 +261,9 @@ class TransactionCoordinator:
             now_ms = self._monotonic_ms()
             late = [one for one, deadline_ms in self._deadlines.items() if deadline_ms <= now_ms]
             for name in late:
+                self._deadlines[name] = now_ms + _AGAIN_AFTER_MS  # if it cannot be stored now
                 found = self._stored(fence(self._active[name], self._now_ms()))
-                if isinstance(found, Transaction):
+                if isinstance(found, TransactionMetadata):
                     logger.info(
                         "the transaction of %r is aborted: it was open for more than %d ms",
                         name, found.timeout_ms,
@@ -291,41 +294,49 @@ class TransactionCoordinator:
 
     # After a decision.
 
-    def carry_out(self, decided: Transaction, offsets: list[Change] | None = None) -> None:
+    def carry_out(self, decided: TransactionMetadata, offsets: list[Change] | None = None) -> None:
         """Do what follows a decision, as far as it waits for nothing; the rest goes on in other threads.
 
         `offsets` are those that are not stored yet; by default all.
         """
         if decided.offsets:
             emptied = without_offsets(decided)
-            left = changes_of(decided) if offsets is None else offsets
+            changes = changes_of(decided) if offsets is None else offsets
 
             def note() -> ErrorCode:
-                left.clear()  # Storing them again could replace newer ones.
+                changes.clear()  # Storing them again could replace newer ones.
                 return code_of_step(self._go_on(decided, emptied))
 
-            if self._groups.store_decided(left, note):
-                self._again(functools.partial(self.carry_out, decided, left))
+            if self._groups.store_decided(changes, note):
+                self._again(functools.partial(self.carry_out, decided, changes))
                 return
             decided = emptied
-        markers = _Markers(decided, self._complete)
+        left = set(decided.partitions)
         for topic_partition in decided.partitions:
-            self._mark(markers, topic_partition)
-        markers.done_with()
+            self._mark(decided, topic_partition, left)
+        if not decided.partitions:
+            self._complete(decided)
 
-    def _mark(self, markers: _Markers, topic_partition: TopicPartition) -> None:
-        decided = markers.decided
+    def _mark(
+        self,
+        decided: TransactionMetadata,
+        topic_partition: TopicPartition,
+        left: set[TopicPartition],
+    ) -> None:
+        """Queue the marker of a partition, which leaves those that are `left` once it is appended."""
 
         def answer(result: AppendResult) -> None:
             error = result.error
-            if error is None or isinstance(error, NEEDS_NO_MARKER):
-                markers.done_with(topic_partition)
-            elif isinstance(error, TransactionCoordinatorFencedError):
+            if isinstance(error, TransactionCoordinatorFencedError):
                 logger.error(
                     "%r stays open in %s: %s", decided.transactional_id, topic_partition, error
                 )
+            elif error is not None and not isinstance(error, NEEDS_NO_MARKER):
+                self._again(functools.partial(self._mark, decided, topic_partition, left))
             else:
-                self._again(functools.partial(self._mark, markers, topic_partition))
+                left.discard(topic_partition)
+                if not left:
+                    self._complete(decided)  # Two threads may: the second finds it done.
 
         append = Append(
             self._marker(decided.producer, is_commit=decided.is_commit),
@@ -338,7 +349,7 @@ class TransactionCoordinator:
         )
         self._appends.append(topic_partition, append)
 
-    def _marker(self, producer: Producer, *, is_commit: bool) -> bytearray:
+    def _marker(self, producer: ProducerIdAndEpoch, *, is_commit: bool) -> bytearray:
         return marker_of(
             producer,
             is_commit=is_commit,
@@ -346,7 +357,7 @@ class TransactionCoordinator:
             now_ms=self._now_ms(),
         )
 
-    def _complete(self, decided: Transaction) -> None:
+    def _complete(self, decided: TransactionMetadata) -> None:
         def work() -> None:
             if self._go_on(decided, complete(decided, self._now_ms())) is (
                 ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -355,33 +366,16 @@ class TransactionCoordinator:
 
         self._pool.submit(work)
 
-    def _go_on(self, decided: Transaction, after: Transaction) -> Step:
+    def _go_on(self, decided: TransactionMetadata, after: TransactionMetadata) -> Step:
         """Store the state after a step that was carried out, unless the id has another one by now."""
 
-        def next_state(known: Transaction | None, _: int) -> Step:
+        def next_state(known: TransactionMetadata | None, _: int) -> Step:
             return after if known == decided else ErrorCode.INVALID_TXN_STATE
 
         return self.step(decided.transactional_id, next_state)
 
     def _again(self, work: Callable[[], object]) -> None:
-        self._call_later(_TRIED_AGAIN_AFTER_S, functools.partial(self._pool.submit, work))
-
-
-class _Markers:
-    """The partitions that a decision still has to be marked in; thread-safe."""
-
-    def __init__(self, decided: Transaction, complete: Callable[[Transaction], object]) -> None:
-        self.decided, self._complete = decided, complete
-        self._mutex = threading.Lock()  # guards _left; innermost
-        self._left: set[TopicPartition | None] = {None, *decided.partitions}
-
-    def done_with(self, topic_partition: TopicPartition | None = None) -> None:
-        """Count a partition as marked; None once all markers are queued."""
-        with self._mutex:
-            self._left.discard(topic_partition)
-            if self._left:
-                return
-        self._complete(self.decided)
+        self._call_later(_AGAIN_AFTER_MS / 1000, functools.partial(self._pool.submit, work))
 
 
 def code_of_step(step: Step) -> ErrorCode:

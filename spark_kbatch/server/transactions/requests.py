@@ -15,13 +15,21 @@ handleDescribeProducersRequest; TransactionCoordinator.scala; TransactionStateMa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
+from spark_kbatch.cluster.group_records import CommittedOffset, OffsetKey
 from spark_kbatch.cluster.offsets_store import Change, TopicsOfRequest
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transactions import state
-from spark_kbatch.cluster.transactions.state import Producer, Status, Step, Transaction
+from spark_kbatch.cluster.transactions.state import (
+    ProducerIdAndEpoch,
+    Status,
+    Step,
+    TransactionMetadata,
+)
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import TopicPartition, numbers_by_topic
 from spark_kbatch.options.topic import INTERNAL_PREFIX
@@ -67,7 +75,9 @@ class TransactionRequests:
 
     # Transactions.
 
-    def start_producer(self, received: Received, *, deadline: float) -> Producer | ErrorCode:
+    def start_producer(
+        self, received: Received, *, deadline: float
+    ) -> ProducerIdAndEpoch | ErrorCode:
         """Return the producer id and epoch for an InitProducerId with a transactional id.
 
         Raises:
@@ -77,7 +87,7 @@ class TransactionRequests:
         name, timeout_ms = body.transactional_id, body.transaction_timeout_ms
         if not 0 < timeout_ms <= self._timeout_max_ms:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
-        named = Producer(body.producer_id, body.producer_epoch)
+        named = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
         caller = None if named.producer_id == NO_PRODUCER_ID else named
         known = self._coordinator.known([name])
         if isinstance(known, ErrorCode):
@@ -86,7 +96,7 @@ class TransactionRequests:
         if state.needs_producer_id(known.get(name)):
             new_id = self._parts.new_producer_id(deadline=deadline)
 
-        def next_state(known: Transaction | None, now_ms: int) -> Step:
+        def next_state(known: TransactionMetadata | None, now_ms: int) -> Step:
             if new_id == NO_PRODUCER_ID and state.needs_producer_id(known):
                 return ErrorCode.CONCURRENT_TRANSACTIONS  # Another start has had the last epoch.
             return state.start_producer(known, name, timeout_ms, caller, new_id, now_ms)
@@ -112,35 +122,35 @@ class TransactionRequests:
         error = ErrorCode.OPERATION_NOT_ATTEMPTED
         if not any(errors.values()):
             name = body.v3_and_below_transactional_id
-            producer = Producer(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
+            producer = ProducerIdAndEpoch(
+                body.v3_and_below_producer_id, body.v3_and_below_producer_epoch
+            )
 
-            def next_state(known: Transaction | None, now_ms: int) -> Step:
+            def next_state(known: TransactionMetadata | None, now_ms: int) -> Step:
                 return state.add_partitions(known, producer, ids, now_ms)
 
             error = _known_to(received, code_of_step(self._coordinator.step(name, next_state)))
         topic_of = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
         partition_of = topic_of.AddPartitionsToTxnPartitionResult
+        codes = {tp: found or error for tp, found in errors.items()}
         results = [
             topic_of(
                 name=name,
                 results_by_partition=[
-                    partition_of(
-                        partition_index=number,
-                        partition_error_code=errors[TopicPartition(name, number)] or error,
-                    )
-                    for number in numbers
+                    partition_of(partition_index=tp.partition, partition_error_code=codes[tp])
+                    for tp in some
                 ],
             )
-            for name, numbers in numbers_by_topic(errors).items()
+            for name, some in _by_topic(codes)
         ]
         respond(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
 
     def add_offsets(self, received: Received, respond: Respond) -> None:
         """Answer an AddOffsetsToTxn."""
         body = received.body
-        producer = Producer(body.producer_id, body.producer_epoch)
+        producer = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
 
-        def next_state(known: Transaction | None, now_ms: int) -> Step:
+        def next_state(known: TransactionMetadata | None, now_ms: int) -> Step:
             return state.add_group(known, producer, body.group_id, now_ms)
 
         step = self._coordinator.step(body.transactional_id, next_state)
@@ -149,7 +159,7 @@ class TransactionRequests:
     def commit_offsets(self, received: Received, respond: Respond) -> None:
         """Answer a TxnOffsetCommit: its offsets are pending until the transaction is decided."""
         body = received.body
-        producer = Producer(body.producer_id, body.producer_epoch)
+        producer = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
         offsets = {
             TopicPartition(topic.name, one.partition_index): (
                 one.committed_offset, one.committed_leader_epoch, one.committed_metadata or "",
@@ -159,9 +169,13 @@ class TransactionRequests:
         }  # fmt: skip
 
         def store(changes: Sequence[Change]) -> ErrorCode:
-            pending = {TopicPartition(key.topic, key.partition): value for key, value in changes}
+            pending = {
+                TopicPartition(key.topic, key.partition): value
+                for key, value in changes
+                if isinstance(key, OffsetKey) and isinstance(value, CommittedOffset)
+            }
 
-            def next_state(known: Transaction | None, now_ms: int) -> Step:
+            def next_state(known: TransactionMetadata | None, now_ms: int) -> Step:
                 return state.add_offsets(known, producer, body.group_id, pending, now_ms)
 
             return code_of_step(self._coordinator.step(body.transactional_id, next_state))
@@ -178,26 +192,25 @@ class TransactionRequests:
                 name=name,
                 partitions=[
                     partition_of(
-                        partition_index=number,
-                        error_code=_known_to(received, errors[TopicPartition(name, number)]),
+                        partition_index=tp.partition, error_code=_known_to(received, errors[tp])
                     )
-                    for number in numbers
+                    for tp in some
                 ],
             )
-            for name, numbers in numbers_by_topic(offsets).items()
+            for name, some in _by_topic(errors)
         ]
         respond(TxnOffsetCommitResponse(topics=topics))
 
     def end(self, received: Received, respond: Respond) -> None:
         """Answer an EndTxn once the decision is stored, and carry it out."""
         body = received.body
-        producer = Producer(body.producer_id, body.producer_epoch)
+        producer = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
 
-        def next_state(known: Transaction | None, now_ms: int) -> Step:
+        def next_state(known: TransactionMetadata | None, now_ms: int) -> Step:
             return state.decide(known, producer, is_commit=body.committed, now_ms=now_ms)
 
         step = self._coordinator.step(body.transactional_id, next_state)
-        if isinstance(step, Transaction) and step.is_decided:
+        if isinstance(step, TransactionMetadata) and step.is_decided:
             self._coordinator.carry_out(step)
         respond(EndTxnResponse(error_code=_known_to(received, code_of_step(step))))
 
@@ -207,8 +220,10 @@ class TransactionRequests:
         """Answer a ListTransactions."""
         body = received.body
         shown = {one.shown for one in Status}
-        found = self._coordinator.known(None)
-        error, every = (found, {}) if isinstance(found, ErrorCode) else (ErrorCode.NONE, found)
+        every = self._coordinator.known(None)
+        if isinstance(every, ErrorCode):
+            respond(ListTransactionsResponse(error_code=every))
+            return
         started_by_ms = self._parts.manager.now_ms() - body.duration_filter
         transaction = ListTransactionsResponse.TransactionState
         listed = [
@@ -226,7 +241,7 @@ class TransactionRequests:
         ]
         respond(
             ListTransactionsResponse(
-                error_code=error,
+                error_code=ErrorCode.NONE,
                 unknown_state_filters=[one for one in body.state_filters if one not in shown],
                 transaction_states=listed,
             )
@@ -237,14 +252,13 @@ class TransactionRequests:
         asked = dict.fromkeys(received.body.transactional_ids)  # each is described once
         known = self._coordinator.known(asked)
         described = DescribeTransactionsResponse.TransactionState
-        missing = known if isinstance(known, ErrorCode) else ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-        found = {} if isinstance(known, ErrorCode) else known
 
         def answer_of(name: str) -> Any:
-            one = found.get(name)
-            if one is None:
+            missing = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            one = known if isinstance(known, ErrorCode) else known.get(name, missing)
+            if isinstance(one, ErrorCode):
                 return described(
-                    error_code=missing, transactional_id=name, transaction_state="",
+                    error_code=one, transactional_id=name, transaction_state="",
                     producer_id=-1, producer_epoch=-1,
                 )  # fmt: skip
             return described(
@@ -317,6 +331,13 @@ def _writable(topics: TopicsOfRequest, topic_partition: TopicPartition) -> tuple
     except KBatchError as error:
         return code_of_existing(error), ""
     return ErrorCode.NONE if topic_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic_id or ""
+
+
+def _by_topic(
+    errors: Mapping[TopicPartition, ErrorCode],
+) -> Iterator[tuple[str, Iterator[TopicPartition]]]:
+    """Yield topics, each with those of its partitions that an answer names."""
+    return itertools.groupby(sorted(errors), attrgetter("topic"))
 
 
 def _known_to(received: Received, error: ErrorCode) -> ErrorCode:
