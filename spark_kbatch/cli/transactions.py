@@ -1,0 +1,214 @@
+"""Commands on the transactions of Kafka's clients: list them, abort one, decide what the log does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_kbatch.cli.output import Table, delete_each, print_json, text_of, yes_option
+from spark_kbatch.cli.parameters import examples, json_option
+from spark_kbatch.cli.paths import complete_topic, folder_argument
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.opening.stores import open_transactions
+from spark_kbatch.terminal import counted, iso_time
+
+if TYPE_CHECKING:
+    from spark_kbatch.cluster.transactions.administration import Opened
+    from spark_kbatch.cluster.transactions.checking import OpenTransaction
+    from spark_kbatch.cluster.transactions.state import TransactionMetadata
+
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+
+
+@click.command(
+    epilog=examples(
+        "kbatch transactions my-cluster", "kbatch transactions my-cluster billing --json"
+    )
+)
+@folder_argument
+@click.argument("transactional_id", metavar="[ID]", required=False)
+@json_option
+def transactions(path: str, transactional_id: str | None, as_json: bool) -> None:
+    """List transactions of Kafka's clients, and what they hold back.
+
+    Each transactional id has its last transaction, with a state of Kafka's. Until an open one is ended, readers of
+    committed records wait at its first record in each partition: so many records are held back, from that offset on.
+    With a transactional ID, show the partitions of its transaction.
+
+    A server ends a transaction at its time-out, and if none runs, so does a reader or a job that finds it.
+    `kbatch transactions abort` does not wait for that. A transaction without an id, in state Hanging, is one that the
+    log of transactions does not have, because it is lost, damaged or older than the topics: no one ends it but
+    `kbatch transactions decide`.
+    """
+    opened = open_transactions(path)
+    found, running = opened.shown(), opened.parts.running_server()
+    server = None if running is None else running.bootstrap_servers
+    if transactional_id is not None:
+        found = [_find(found, transactional_id, path)]
+    rows = [_as_json(*one) for one in found]
+    if as_json:
+        for row in rows:
+            print_json({**row, "server": server})
+        return
+    where = "not served now" if server is None else f"served at {server}"
+    if transactional_id is None:
+        table = Table(f"Transactions of {opened.parts.path}, {where}")
+        table.add_texts("transactional id")
+        table.add_numbers("producer id", "epoch")
+        table.add_words("state", "started")
+        table.add_numbers("time-out ms")
+        table.add_texts("held back")
+        for *shown, partitions, _ in map(dict.values, rows):
+            held = [
+                f"{one['topic']}-{one['partition']}: {one['held_back']} from {text_of(one['start_offset'])}"
+                for one in partitions
+            ]
+            table.add_row(*shown, held)
+        table.print(if_empty=f"{path} has no transactions of clients; it is {where}.")
+        return
+    _, producer_id, epoch, state, started, timeout_ms, partitions, _ = rows[0].values()
+    title = (
+        f"Transaction {transactional_id}: {state}, started {text_of(started)}, time-out {timeout_ms} ms, "
+        f"producer id {producer_id}, epoch {epoch}, {where}"
+    )
+    table = Table(title)
+    table.add_texts("topic")
+    table.add_numbers("partition", "start offset", "held back")
+    table.add_words("last record")
+    for one in partitions:
+        table.add_row(*one.values())
+    table.print(if_empty=f"{title}; it has no partitions.")
+
+
+@click.command(
+    "transactions abort", epilog=examples("kbatch transactions abort my-cluster billing --dry-run")
+)
+@folder_argument
+@click.argument("names", metavar="ID...", nargs=-1, required=True)
+@yes_option
+@_dry_run_option
+@json_option
+def abort(path: str, names: Sequence[str], yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Abort the open transactions of transactional IDs, and fence their producers.
+
+    Their records are never read as committed, and the producers get an error. One that is decided is ended as
+    decided. If a server of PATH runs, it is asked to do it; else this command does, and no server starts meanwhile.
+    """
+    opened = open_transactions(path)
+    shown = opened.shown()
+    chosen = {name: _find(shown, name, path) for name in names}
+    for name, (one, _) in chosen.items():
+        if not (one.is_open or one.is_decided):
+            raise ConfigError(
+                f"transactional id {name!r} has no open transaction: its state is {one.status.shown}"
+            )
+    delete_each(
+        "transaction",
+        {name: (_held(*at.values()), _as_json(one, at)) for name, (one, at) in chosen.items()},
+        lambda name: opened.abort(chosen[name][0]),
+        yes=yes,
+        dry_run=dry_run,
+        as_json=as_json,
+        verb=("abort", "aborted"),
+    )
+
+
+@click.command(
+    "transactions decide",
+    epilog=examples("kbatch transactions decide my-cluster abort --producer-id 4000 --dry-run"),
+)
+@folder_argument
+@click.argument("decision", type=click.Choice(["abort", "commit"]))
+@click.option("--producer-id", type=click.IntRange(0), metavar="N", required=True, help="The producer whose transaction is open.")  # fmt: skip
+@click.option("--topic", "-t", metavar="TOPIC", shell_complete=complete_topic, help="Only in this topic.")  # fmt: skip
+@click.option("--partition", type=click.IntRange(0), metavar="N", help="Only in the partition of this number.")  # fmt: skip
+@yes_option
+@_dry_run_option
+@json_option
+def decide(
+    path: str,
+    decision: str,
+    producer_id: int,
+    topic: str | None,
+    partition: int | None,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Abort or commit transactions that the log of transactions does not have.
+
+    `kbatch transactions` shows them in state Hanging. If their records are to count, because the application had
+    committed them, commit; else abort. No server of PATH may run: end it first. The log is then as new as the
+    partitions, and a server goes on with it.
+    """
+    opened = open_transactions(path)
+    chosen = {
+        f"of producer {producer_id} in {tp}": at
+        for one, opened_at in opened.shown()
+        if not one.transactional_id and one.producer.producer_id == producer_id
+        for tp, at in opened_at.items()
+        if topic in (None, tp.topic) and partition in (None, tp.partition)
+    }
+    if not chosen:
+        raise ConfigError(
+            f"producer {producer_id} has no transaction there that is to be decided; `kbatch transactions` shows "
+            "those in state Hanging"
+        )
+    delete_each(
+        "transaction",
+        {
+            name: (_held(at), {**at.topic_partition._asdict(), "producer_id": producer_id})
+            for name, at in chosen.items()
+        },
+        lambda name: opened.decide(chosen[name], is_commit=decision == "commit"),
+        yes=yes,
+        dry_run=dry_run,
+        as_json=as_json,
+        verb=("commit", "committed") if decision == "commit" else ("abort", "aborted"),
+    )
+
+
+def _find(
+    found: Sequence[tuple[TransactionMetadata, Opened]], transactional_id: str, path: str
+) -> tuple[TransactionMetadata, Opened]:
+    names = [one.transactional_id for one, _ in found]
+    if not transactional_id or transactional_id not in names:
+        raise ConfigError(
+            f"transactional id {transactional_id!r} is not known in {path}; its ids: "
+            f"{', '.join(filter(None, names)) or 'none'}"
+        )
+    return found[names.index(transactional_id)]
+
+
+def _held(*opened: OpenTransaction) -> str:
+    count = counted(sum(one.held_back for one in opened), "record")
+    return f"{count} held back in {counted(len(opened), 'partition')}"
+
+
+def _as_json(one: TransactionMetadata, opened: Opened) -> dict[str, Any]:
+    """Return a transaction for JSON; what is no number or text in it, `partitions` and `offsets`, is at the end."""
+    is_known = bool(one.transactional_id)
+    return {
+        "transactional_id": one.transactional_id or None,
+        "producer_id": one.producer.producer_id,
+        "producer_epoch": one.producer.epoch,
+        "state": one.status.shown if is_known else "Hanging",
+        "start_timestamp": iso_time(one.start_ms),
+        "timeout_ms": one.timeout_ms if is_known else None,
+        "partitions": [
+            {
+                **tp._asdict(),
+                "start_offset": opened[tp].first_offset if tp in opened else None,
+                "held_back": opened[tp].held_back if tp in opened else 0,
+                "last_timestamp": iso_time(opened[tp].last_timestamp) if tp in opened else None,
+            }
+            for tp in sorted({*one.partitions, *opened})
+        ],
+        "offsets": [
+            {"group": group, **tp._asdict(), "committed_offset": pending.offset}
+            for group, of_group in one.offsets.items()
+            for tp, pending in of_group.items()
+        ],
+    }
