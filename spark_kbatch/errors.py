@@ -508,8 +508,8 @@ class InvalidTxnStateError(ProducerStateError):
         if self.first_offset < 0:
             return (
                 f"producer {self.producer_id} sent a transactional batch to {self.topic_partition}, where "
-                "it has no transaction open; transactions are Spark jobs here: leave out the producer's "
-                "transactional.id"
+                "it has no transaction open: the transaction was ended, for example by its time-out, or the "
+                "partition was not added to it"
             )
         return (
             f"producer {self.producer_id} sent a batch that is not transactional to "

@@ -99,7 +99,8 @@ DOORS = {
     },
     "server": {"intercepts", "listener", "server"},
     "cluster": {
-        "catalog", "folder_store", "foreign_store", "group_records", "job", "offsets_store", "ownership", "parts", "transports",
+        "catalog", "folder_store", "foreign_store", "group_records", "job", "offsets_store", "ownership", "parts", "state_log", "transports",
+        "transactions.checking", "transactions.ending", "transactions.log", "transactions.state",
     },
     "opening": {"cluster", "stores"},
     "spark": {"demo", "functions", "hadoop", "lag", "maintaining", "source"},

@@ -5,8 +5,11 @@ parts            what it is wired from: metadata, replica manager, coordinators
 catalog          its topics, to create, change and delete
 job              one Spark job's data: begin, stage, commit, abort
 groups           consumer groups, also in a broker's logs: members, committed offsets and lag
-offsets_store    `__consumer_offsets`: loading, appending, rewriting
+state_log        an internal topic of which the last record of each key counts: loading, appending, rewriting
+offsets_store    `__consumer_offsets`
 group_records    the formats of its keys and values
+record_fields    how such formats are written down
+transactions/    transactions of Kafka's clients: `__client_transactions`, and how they are ended
 ownership        one server per PATH, and its address in server.json
 disks            its log dirs: replicas, garbage, a broker's metrics
 upkeep           check and repair of all of it, in an order that loses no commit; topics whose files are lost

@@ -9,7 +9,7 @@ Other processes may append and commit while a server runs. But the members of a 
 times of their last heartbeats, are only in one server's memory.
 
 A folder that was lost and restored has another lock file, which is free. A server that goes on takes it, in a
-new term: another process may have changed groups before that, so they are loaded again.
+new term: another process may have changed groups and transactions before that, so they are loaded again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 
 from spark_kbatch.catalog.metadata import Metadata
@@ -87,6 +88,7 @@ class Ownership:
             time.sleep(_PAUSE_S)
         self._lock: LockFile = lock
         self._address: ServerAddress | None = None
+        self._mutex = threading.Lock()  # guards a change of the rest
         self._term = 0
         self._is_lost = False
 
@@ -100,11 +102,11 @@ class Ownership:
             self._files.replace(self._path, as_bytes(self._address._asdict()))
 
     def term(self) -> int | None:
-        """Return the number of the term in which this server owns the folder; None if another one does.
-
-        One thread at a time calls this.
-        """
-        with contextlib.suppress(OSError):  # Without the folder no one can change groups.
+        """Return the number of the term in which this server owns the folder; None if another one does."""
+        with (
+            self._mutex,
+            contextlib.suppress(OSError),
+        ):  # Without the folder no one can change groups.
             if (
                 not self._is_lost
                 and not self._files.is_at(self._lock)
@@ -117,14 +119,16 @@ class Ownership:
         lock = self._files.flock(self._lock.path, wait=False)
         if lock is None:
             logger.error(
-                "%s was restored, and another server serves it: this one has no groups any more; close it",
+                "%s was restored, and another server serves it: this one has no groups and transactions any more; close it",
                 self._path.parent,
             )
             return False
         former, self._lock = self._lock, lock
         former.release()
         self._term += 1
-        logger.warning("%s was restored: its groups are loaded again", self._path.parent)
+        logger.warning(
+            "%s was restored: its groups and transactions are loaded again", self._path.parent
+        )
         self._announce()
         return True
 

@@ -37,6 +37,7 @@ from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.history import History
 from spark_kbatch.commit.internal_topics import (
+    CLIENT_TRANSACTIONS,
     COMMITS,
     CONSUMER_OFFSETS,
     INTERNAL_TOPICS,
@@ -84,13 +85,16 @@ class FolderUpkeep:
             yield _with_followers(manager, report, commits)
         if partitions is not None:
             return
-        from spark_kbatch.cluster.groups import FolderGroups  # noqa: PLC0415  loads Kafka's protocol
+        # These load Kafka's protocol.
+        from spark_kbatch.cluster.groups import FolderGroups  # noqa: PLC0415
+        from spark_kbatch.cluster.transactions.log import read_transactions  # noqa: PLC0415
 
         history = History(self._parts.snapshots.replicas)
         groups = FolderGroups(self._parts, self._source)
         records: tuple[tuple[TopicPartition, str, Callable[[], object]], ...] = (
             (COMMITS, "commits", lambda: list(history.read())),
             (CONSUMER_OFFSETS, "consumer groups", groups.groups),
+            (CLIENT_TRANSACTIONS, "transactions", lambda: read_transactions(self._parts)),
         )
         for topic_partition, what, read in records:
             try:

@@ -16,13 +16,15 @@ Kafka's own leader checks of batches that are not compressed; where it refuses o
     CRC                                  CORRUPT_MESSAGE
     count, offsets, a record's fields    INVALID_RECORD
     control batch                        INVALID_RECORD
-    transactional, no open transaction   INVALID_TXN_STATE
     a time outside the topic's limits    INVALID_TIMESTAMP
     log append time                      INVALID_TIMESTAMP
     a topic of an older format           UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 A largest timestamp that is not that of the records is set right, as in Kafka, with the CRC. A batch is
 compressed again only if the topic's compression.type is not `producer` and names another codec.
+
+Whether a transactional batch is of an open transaction is asked under the partition's lock
+(`replica/manager`).
 
 Unlike Kafka, an offset delta that is not its record's number is refused in every batch, though Kafka
 takes it in a batch that is not compressed and numbers the records of another again; and log append time
@@ -263,7 +265,7 @@ def validate(
         InvalidRecordError: not one whole batch, or one that such an origin may not send.
         RecordTooLargeError: larger than max.message.bytes or segment.bytes.
         InvalidTimestampError: a timestamp outside the topic's limits, or log append time.
-        InvalidTxnStateError: it is transactional.
+        InvalidTxnStateError: it is transactional, and not of a server's client.
         UnsupportedForMessageFormatError: a client of the network writes to a topic of an older format.
         CorruptRecordError: the CRC does not match; carries both values.
     """
@@ -310,7 +312,7 @@ def validate(
     if origin.is_client:
         if header.is_control:
             raise refuse("is a control batch", "data, control batches are the cluster's own")
-        if header.is_transactional:
+        if header.is_transactional and not from_network:
             raise InvalidTxnStateError(str(topic_partition), header.producer_id)
         epoch, sequence = header.producer_epoch, header.base_sequence
         if header.producer_id > NO_PRODUCER_ID and (epoch < 0 or sequence < 0):

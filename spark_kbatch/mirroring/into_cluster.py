@@ -85,7 +85,7 @@ class ClusterTarget:
         Raises:
             ConfigError: the group has offsets that no mirror committed.
         """
-        with self._fenced(), refusals_explained(self._transactions, "mirror into its PATH"):
+        with self._fenced(), refusals_explained(self._transactions):
             self._transactions.take_over()
             found = self._transactions.committed()
         self._producer = BatchProducer(self._transactions)

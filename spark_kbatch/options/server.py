@@ -63,6 +63,7 @@ class ServerConfig(GroupConfig):
     socket_request_max_bytes: int = option("socket.request.max.bytes", kinds.number(1024), 100 * MiB, "Largest size of a request; a connection that announces a larger one is closed.")
     queued_max_request_bytes: int = option("queued.max.request.bytes", kinds.number(1 * MiB, LONG_MAX), 128 * MiB, "Memory for requests in progress, of all connections together. While it is used up, further requests are not read, except those of up to 16 KiB.")
     fetch_max_bytes: int = option("fetch.max.bytes", kinds.number(1024), 55 * MiB, "Maximum bytes of records in one answer to a fetch. All answers together may use twice as much memory; a fetch gets what is left of it. The first batch of an answer is sent even if it is larger.")
+    transaction_max_timeout_ms: int = option("transaction.max.timeout.ms", kinds.number(1), 60_000, "Longest time for which a producer may ask to have a transaction open. Until it is ended, readers of committed records wait at its first one, Spark's first.")
     log_retention_check_interval_ms: int = option("log.retention.check.interval.ms", kinds.number(1, LONG_MAX), 300_000, "Interval at which old segments of partitions without appends are deleted, and lagging replicas are brought up to date.")
     slow_request_log_ms: int = option("slow.request.log.ms", kinds.number(-1, LONG_MAX), 1_000, "Time after which a request is logged as slow, once a second at most: what it was queued and handled, without what it waited for others. -1 for never.")
     # fmt: on

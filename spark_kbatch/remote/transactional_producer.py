@@ -48,7 +48,7 @@ class ClusterProducer(TransactionalProducer):
 
     def _take_over(self) -> None:
         """Fence earlier producers of the transactional id; raises as `refusals_explained`."""
-        with refusals_explained(self._transactions, "open its PATH"):
+        with refusals_explained(self._transactions):
             self._transactions.take_over()
 
     def _begin(self) -> Producer:

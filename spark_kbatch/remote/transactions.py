@@ -61,7 +61,7 @@ _FENCED = {
     ErrorCode.PRODUCER_FENCED,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 }
-# The answers of a broker that does not let a client write transactions, and of a server that has none.
+# The answers of a broker that does not let a client write transactions, and of one that has none.
 _NO_TRANSACTIONS = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ErrorCode.UNSUPPORTED_VERSION,
@@ -76,12 +76,8 @@ _NEXT_EPOCH_SINCE = 3  # InitProducerId
 
 
 @contextlib.contextmanager
-def refusals_explained(transactions: Transactions, instead: str) -> Iterator[None]:
+def refusals_explained(transactions: Transactions) -> Iterator[None]:
     """Turn the errors of a cluster that lets a client write no transactions into ones that say what to do.
-
-    Args:
-        transactions: that are to be written.
-        instead: what to do with `kbatch serve`.
 
     Raises:
         ConfigError: it refuses them, or those that take so long.
@@ -99,8 +95,7 @@ def refusals_explained(transactions: Transactions, instead: str) -> Iterator[Non
             raise
         raise ConfigError(
             f"{place} does not let this client write transactions as {transactions.name!r} "
-            f"({error.name}): allow it to write and describe that transactional id, or, if this is "
-            f"`kbatch serve`, which has no transactions, {instead}"
+            f"({error.name}): allow it to write and describe that transactional id"
         ) from error
 
 

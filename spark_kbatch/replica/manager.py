@@ -49,6 +49,7 @@ from collections.abc import (
 )
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TypeAlias
 
 from spark_kbatch import mutexes
 from spark_kbatch.catalog.deletions import Deletions
@@ -58,6 +59,7 @@ from spark_kbatch.clock import latest_ms, monotonic_ms, monotonic_s
 from spark_kbatch.errors import (
     CorruptRecordError,
     InvalidRequiredAcksError,
+    InvalidTxnStateError,
     KafkaStorageError,
     KBatchError,
     LockTimeoutError,
@@ -88,7 +90,7 @@ from spark_kbatch.options.topic import (
     ensure_not_internal,
     partitions_of,
 )
-from spark_kbatch.record.header import LogRead
+from spark_kbatch.record.header import BatchHeader, LogRead
 from spark_kbatch.replica.delayed_fetch import (
     DelayedFetch,
     Fetch,
@@ -115,6 +117,9 @@ _LOCK_PATIENCE_S = 0.05
 
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 
+# Raises the error that a transactional batch for a partition, and the id of its topic, gets; does not wait.
+EnsureInTransaction: TypeAlias = Callable[[BatchHeader, TopicPartition, str], None]
+
 
 class ReplicaManager:
     """The manager of a cluster's partitions: appends, fetches and deletes records.
@@ -135,6 +140,7 @@ class ReplicaManager:
         self.files, self.metadata = files, metadata
         self.now_ms, self.monotonic_ms, self.uses_threads = now_ms, monotonic_ms, uses_threads
         self.topic_metrics = BrokerTopicMetrics()
+        self.ensure_in_transaction: EnsureInTransaction = _no_transactions  # set by a server
         self.locks = Locks(files, metadata.paths.locks_dir)
         self.dirs = LogDirs(files, metadata.cluster_file, monotonic_ms)
         self.deletions = Deletions(files, metadata.deleted, metadata.cluster_file, self.dirs)
@@ -594,6 +600,12 @@ class ReplicaManager:
                     )
                 wanted_id = topic_ids.get(topic_partition, partition.topic.topic_id)
                 ensure_same_topic(topic_partition, wanted_id, partition.topic.topic_id)
+                if batch.header.is_transactional and origin is AppendOrigin.NETWORK:
+                    # Now, as the batch may have waited: 1. it is queued. 2. Its transaction times out, which
+                    # is decided. 3. The marker is queued behind it, or is in the log already.
+                    self.ensure_in_transaction(
+                        batch.header, topic_partition, partition.topic.topic_id
+                    )
                 try:
                     appended = partition.append_locked(
                         batch, origin=origin, required_acks=required_acks, flush=flush
@@ -1024,6 +1036,10 @@ def ensure_same_topic(topic_partition: TopicPartition, wanted_id: str, found_id:
             f"{topic_partition} is of another topic now: topic {topic_partition.topic!r} was deleted "
             f"and created again (its id was {wanted_id}, and is {found_id})"
         )
+
+
+def _no_transactions(header: BatchHeader, topic_partition: TopicPartition, _: str) -> None:
+    raise InvalidTxnStateError(str(topic_partition), header.producer_id)
 
 
 def _is_locked(appended: Appended) -> bool:

@@ -30,6 +30,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     fetch          Fetch
     offsets        ListOffsets, OffsetForLeaderEpoch
     groups/        groups of consumers, and their offsets
+    transactions/  transactions of clients, and who has written to a partition
     topics         CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords
     configs        DescribeConfigs, AlterConfigs, IncrementalAlterConfigs
     log_dirs       DescribeLogDirs

@@ -1,4 +1,4 @@
-"""Appends of clients: a queue for each partition, and a few threads that serve the queues.
+"""Appends of clients, and markers of transactions: a queue for each partition, and a few threads for the queues.
 
 A partition's appends are done in the order in which they arrived; those of several producers that have
 come meanwhile are written, and flushed, together. Each is answered as if it had come alone. A Spark job that
@@ -46,7 +46,7 @@ _CHECKS_S_MAX = 0.002  # of a processor: then what has been checked waits no lon
 
 
 class Append(NamedTuple):
-    """A batch that a Produce request appends to one partition, with its deadline and answer callback."""
+    """A batch for one partition, of a Produce request or a marker, with its deadline and answer callback."""
 
     data: Buffer
     required_acks: int
@@ -54,6 +54,10 @@ class Append(NamedTuple):
     deadline_s: float  # of clock.monotonic_s
     answer: Callable[[AppendResult], object]
     peer: Peer | None = None  # that sent it
+    origin: AppendOrigin = AppendOrigin.NETWORK
+    topic_id: str | None = (
+        None  # of the topic that is meant; None for the one that has the name now
+    )
 
 
 class _AppendQueue:
@@ -144,6 +148,8 @@ class Appends:
         checked: list[tuple[Partition, Accepted]] = []
         size, checks_s = 0, 0.0
         for append in queued:
+            if append.origin is not AppendOrigin.NETWORK:  # a marker goes alone
+                break
             if size + len(append.data) > _TOGETHER_BYTES_MAX:
                 break
             began_s = time.thread_time()
@@ -210,8 +216,9 @@ class Appends:
                 on_complete=lambda results: answer(results[queue.topic_partition]),
                 flush=self._flush,
                 commits=self._parts.coordinator(flush=self._flush),
-                origin=AppendOrigin.NETWORK,
+                origin=append.origin,
                 lock_timeout_ms=0,
+                topic_ids=append.topic_id and {queue.topic_partition: append.topic_id},
             )
         except Exception as error:
             logger.exception("an append to %s failed", queue.topic_partition)

@@ -7,20 +7,7 @@ A topic that a client asks for by name and that does not exist is created, if bo
 server allow it. That waits for locks, so the administration threads do it, for a while: what is not created
 then is answered with LEADER_NOT_AVAILABLE, after which clients ask again.
 
-Clients have no transactions here. One first asks which broker coordinates its transactions, and what its
-user is shown depends on the answer:
-
-    librdkafka   the message, but only with the code TRANSACTIONAL_ID_AUTHORIZATION_FAILED: after any other one it
-                 asks again until it gives up. It asks in version 2 of FindCoordinator at most
-    Java         the message, but only with a code that it does not expect. Since Kafka 2.4 it asks in version 3 or
-                 above
-    others       what the code means
-
-So the code depends on the version. The log names the client, whatever its user is shown.
-
-Source: KafkaApis.handleTopicMetadataRequest, AutoTopicCreationManager; Kafka
-clients/.../producer/internals/TransactionManager.java FindCoordinatorHandler; librdkafka
-src/rdkafka_txnmgr.c rd_kafka_txn_handle_FindCoordinator.
+Source: KafkaApis.handleTopicMetadataRequest, AutoTopicCreationManager, handleFindCoordinatorRequest.
 """
 
 from __future__ import annotations
@@ -41,7 +28,6 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import TopicPartition, bytes_of_uuid
 from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic, ensure_valid_topic
-from spark_kbatch.server.outcomes import NO_TRANSACTIONS, Outcomes
 from spark_kbatch.server.pools import Pool
 from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import Received, Respond
@@ -58,7 +44,6 @@ CLUSTER_OPERATIONS = sum(1 << one for one in (5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED = -(2**31)
 _GROUP, _TRANSACTION = 0, 1  # kinds of coordinators
 _BROKERS, _CONTROLLERS = 1, 2  # types of endpoints
-_FIRST_OF_UNEXPECTED = 3  # of FindCoordinator
 _FIRST_WITH_KEYS = 4
 _FIRST_BY_ID = 12  # of Metadata
 _NO_ID = uuid.UUID(int=0)
@@ -83,10 +68,9 @@ class MetadataHandler:
         new_topics: NewTopics,
         advertised: Callable[[Received], tuple[str, int]],
         creators: Pool,
-        outcomes: Outcomes,
     ) -> None:
         """Show `advertised(request)` as the node's address; create topics in the pool `creators`."""
-        self._parts, self._new_topics, self._outcomes = parts, new_topics, outcomes
+        self._parts, self._new_topics = parts, new_topics
         self._advertised, self._creators = advertised, creators
         self._cluster_id = parts.metadata.cluster_file.cluster_id()
 
@@ -276,18 +260,13 @@ class MetadataHandler:
         )
 
     def find_coordinator(self, received: Received, respond: Respond) -> None:
-        """Answer FindCoordinator: with this node for groups, with an error for transactions."""
+        """Answer FindCoordinator: with this node, for groups and transactions."""
         response = protocol.FindCoordinatorResponse
         body = received.body
         host, port = self._advertised(received)
         keys = body.coordinator_keys if received.version >= _FIRST_WITH_KEYS else [body.key]
         error, message = 0, None
-        if body.key_type == _TRANSACTION:
-            error, message = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
-            if received.version >= _FIRST_OF_UNEXPECTED:
-                error = ErrorCode.UNSUPPORTED_VERSION
-            self._outcomes.warn_of_transactional("".join(keys[:1]), received)
-        elif body.key_type != _GROUP:
+        if body.key_type not in (_GROUP, _TRANSACTION):
             error, message = ErrorCode.INVALID_REQUEST, f"no coordinators of kind {body.key_type}"
         if error:
             host, port = "", -1

@@ -11,19 +11,14 @@ import math
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import InvalidTopicError, KBatchError, TopicAlreadyExistsError
-from spark_kbatch.server.requests import NAME_SHOWN_MAX, Received
 from spark_kbatch.wire.errors import ErrorCode, code_of
 
 logger = logging.getLogger(__name__)
 
-NO_TRANSACTIONS: Final = (
-    "this server has no transactions: leave out the producer's transactional.id "
-    '(docs/server.md, "What is refused")'
-)
 _LOGGED = {
     ErrorCode.INVALID_CONFIG,
     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -113,11 +108,3 @@ class Outcomes:
                 self._forgot_s = now_s
             self._logged[about] = now_s
         logger.warning("%s", sentence)
-
-    def warn_of_transactional(self, transactional_id: str, received: Received) -> None:
-        """Log the refusal of a transactional producer, once for each client id and transactional id."""
-        self.warn_once(
-            f"the producer of client {received.client_id[:NAME_SHOWN_MAX]!r} with transactional.id "
-            f"{transactional_id[:NAME_SHOWN_MAX]!r} is refused: "
-            f"{NO_TRANSACTIONS}"
-        )

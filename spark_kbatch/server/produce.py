@@ -3,9 +3,8 @@
 Versions of Produce below 3 are offered and refused: without them librdkafka believes that the server does
 not accept compressed batches.
 
-A transactional producer is refused an id with a code that every client takes as final; after a retriable one
-it would go on asking. An id for which a lock is not free is refused with a retriable one, that with which
-Kafka says that it has no ids for now.
+An id for which a lock is not free is refused with a retriable code, that with which Kafka says that it has no
+ids for now.
 
 Source: KafkaApis.handleProduceRequest; ProduceRequest.validateRecords; Kafka
 transaction-coordinator/.../TransactionCoordinator handleInitProducerId.
@@ -27,8 +26,9 @@ from spark_kbatch.options.topic import INTERNAL_PREFIX
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, unpack
 from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from spark_kbatch.server.appends import Append, Appends
-from spark_kbatch.server.outcomes import NO_TRANSACTIONS, Outcomes, code_of_existing, shortened
+from spark_kbatch.server.outcomes import Outcomes, code_of_existing, shortened
 from spark_kbatch.server.requests import HANG_UP, NAME_SHOWN_MAX, Received, Respond
+from spark_kbatch.server.transactions.requests import TransactionRequests
 from spark_kbatch.server.unwritten_batches import IdempotentBatch, idempotent_batch
 from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.protocol import InitProducerIdResponse, ProduceRequest, ProduceResponse
@@ -57,9 +57,16 @@ _FIRST_WITH_IDS = 3  # version of InitProducerId
 class ProduceHandler:
     """Handler of Produce and InitProducerId requests; thread-safe."""
 
-    def __init__(self, parts: FolderParts, appends: Appends, outcomes: Outcomes) -> None:
+    def __init__(
+        self,
+        parts: FolderParts,
+        appends: Appends,
+        outcomes: Outcomes,
+        transactions: TransactionRequests,
+    ) -> None:
         """Append by these queues."""
         self._parts, self._appends, self._outcomes = parts, appends, outcomes
+        self._transactions = transactions
         self._manager = parts.manager
 
     def produce(self, received: Received, respond: Respond) -> None:
@@ -113,18 +120,22 @@ class ProduceHandler:
         answer.done_with_one()
 
     def init_producer_id(self, received: Received, respond: Respond) -> None:
-        """Answer InitProducerId: a new id, with epoch 0."""
+        """Answer InitProducerId: a new id, with epoch 0, or that of a transactional id in its next epoch."""
         transactional_id = received.body.transactional_id
         error, producer_id, epoch = ErrorCode.NONE, -1, -1
         if transactional_id == "" or _names_half(received):
             error = ErrorCode.INVALID_REQUEST
-        elif transactional_id is not None:
-            error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            self._outcomes.warn_of_transactional(transactional_id, received)
         else:
             deadline = monotonic_s() + _TAKES_WITHIN_S
             try:
-                producer_id, epoch = self._parts.new_producer_id(deadline=deadline), 0
+                if transactional_id is None:
+                    producer_id, epoch = self._parts.new_producer_id(deadline=deadline), 0
+                else:
+                    found = self._transactions.start_producer(received, deadline=deadline)
+                    if isinstance(found, ErrorCode):
+                        error = found
+                    else:
+                        producer_id, epoch = found
             except (OSError, KBatchError) as problem:
                 error = code_of(problem)
                 if isinstance(problem, LockTimeoutError):
@@ -242,8 +253,6 @@ def _refused(received: Received) -> tuple[ErrorCode, str] | None:
         )
     if request.acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
         return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; accepted: -1, 0 and 1"
-    if request.transactional_id is not None:
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
@@ -38,6 +39,8 @@ from spark_kbatch.server.produce import ProduceHandler
 from spark_kbatch.server.requests import Received
 from spark_kbatch.server.settings import Setting, server_settings
 from spark_kbatch.server.topics import TopicsHandler
+from spark_kbatch.server.transactions.coordinator import TransactionCoordinator
+from spark_kbatch.server.transactions.requests import TransactionRequests
 from spark_kbatch.store.reports import shown_address
 from spark_kbatch.wire.protocol import ApiKey
 
@@ -47,7 +50,7 @@ _ANSWERED_WITHIN_S = 10.0  # requests in progress when the server ends
 _POOL_ENDS_WITHIN_S = 1.0
 
 _HELD_BACK_MAX_MS = 5000  # below the shortest session, by default
-_GROUPS_TICK_S = 0.1
+_TICK_S = 0.1
 _ANSWERS_AT_ONCE = 2  # as large as fetch.max.bytes lets them be
 _THREADS = 4
 
@@ -63,6 +66,7 @@ class _Pools:
         self.fetches = Pool("fetches", _THREADS, large_max=2)
         self.lookups = Pool("lookups", _THREADS, huge_turn=huge_turn)
         self.groups = Pool("groups", _THREADS, huge_turn=huge_turn)
+        self.transactions = Pool("transactions", _THREADS, huge_turn=huge_turn)
         self.administration = Pool("administration", _THREADS, huge_turn=huge_turn)
         self.intercepts = Pool("intercepts", 1)
 
@@ -138,7 +142,8 @@ class Server:
             self._ownership.announce(self.host, self.port, now_ms())
             self._listener.start(self._dispatch.request)
             undo.pop_all()
-        self._groups_tick()
+        self._tick(self._pools.groups, self._groups)
+        self._tick(self._pools.transactions, self._transactions)
         self._housekeeping.start()
         _servers.add(self)
         logger.info("serving %s at %s", parts.path, self.bootstrap_servers)
@@ -176,6 +181,17 @@ class Server:
             config=config,
             handled_until_ms=self._groups_handled_until_ms,
             term=self._ownership.term,
+            pending_of=lambda group_id: self._transactions.pending_of(group_id),
+        )
+        self._transactions = TransactionCoordinator(
+            parts, appends, self._groups, pools.transactions, self._listener.call_later,
+            flush=config.flush, monotonic_ms=monotonic_ms, term=self._ownership.term,
+        )  # fmt: skip
+        transactions = TransactionRequests(
+            parts,
+            self._transactions,
+            self._groups,
+            timeout_max_ms=config.transaction_max_timeout_ms,
         )
         offsets, groups = OffsetsHandler(parts), self._groups
         new_topics = NewTopics(
@@ -184,12 +200,10 @@ class Server:
             config.default_replication_factor,
         )
         outcomes = Outcomes()
-        metadata = MetadataHandler(
-            parts, new_topics, self._advertised_to, pools.administration, outcomes
-        )
+        metadata = MetadataHandler(parts, new_topics, self._advertised_to, pools.administration)
         topics = TopicsHandler(parts, new_topics, outcomes)
         configs = ConfigsHandler(parts, self._settings, outcomes)
-        produce = ProduceHandler(parts, appends, outcomes)
+        produce = ProduceHandler(parts, appends, outcomes, transactions)
         self._dispatch.register(ApiKey.PRODUCE, produce.produce, pools.produce, by_loop=True)
         for pool, handlers in {
             pools.fetches: {ApiKey.FETCH: self._fetches.handle},
@@ -200,6 +214,15 @@ class Server:
                 ApiKey.LIST_OFFSETS: offsets.list_offsets,
                 ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
                 ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
+                ApiKey.DESCRIBE_PRODUCERS: transactions.describe_producers,
+            },
+            pools.transactions: {
+                ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions,
+                ApiKey.ADD_OFFSETS_TO_TXN: transactions.add_offsets,
+                ApiKey.TXN_OFFSET_COMMIT: transactions.commit_offsets,
+                ApiKey.END_TXN: transactions.end,
+                ApiKey.LIST_TRANSACTIONS: transactions.list_transactions,
+                ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
             },
             pools.producer_ids: {ApiKey.INIT_PRODUCER_ID: produce.init_producer_id},
             pools.administration: {
@@ -233,16 +256,17 @@ class Server:
         # A request that takes very long holds up no other group's timers for longer than that.
         return now_ms if oldest_s is None else max(int(oldest_s * 1000), now_ms - _HELD_BACK_MAX_MS)
 
-    def _groups_tick(self) -> None:
-        """Run the group coordinator's periodic work now, and again after each interval."""
+    def _tick(self, pool: Pool, coordinator: GroupCoordinator | TransactionCoordinator) -> None:
+        """Run a coordinator's periodic work now, and again after each interval."""
 
         def tick() -> None:
             try:
-                self._groups.tick()
+                coordinator.tick()
             finally:
-                self._listener.call_later(_GROUPS_TICK_S, self._groups_tick)
+                again = functools.partial(self._tick, pool, coordinator)
+                self._listener.call_later(_TICK_S, again)
 
-        self._pools.groups.submit(tick)
+        pool.submit(tick)
 
     def _settings(self, received: Received) -> list[Setting]:
         log_dirs = self._parts.metadata.cluster_file.log_dirs()
@@ -334,6 +358,7 @@ class Server:
         self._listener.begin_end()
         self._fetches.end()
         self._groups.close()
+        self._transactions.close()
         self._listener.finish_end(_ANSWERED_WITHIN_S)
         self._pools.close(_POOL_ENDS_WITHIN_S)
         self._ownership.release()

@@ -450,6 +450,38 @@ class ApiKey(IntEnum):
             brokers []DescribeClusterBroker
                 broker_id int32, host string, port int32, rack string? =null, is_fenced bool 2+
             cluster_authorized_operations int32 =-2147483648"""
+    DESCRIBE_PRODUCERS = 61, """0-0 flexible 0+
+        request
+            topics []TopicRequest
+                name string, partition_indexes []int32
+        response
+            throttle_time_ms int32
+            topics []TopicResponse
+                name string
+                partitions []PartitionResponse
+                    partition_index int32, error_code int16, error_message string? =null
+                    active_producers []ProducerState
+                        producer_id int64, producer_epoch int32, last_sequence int32 =-1
+                        last_timestamp int64 =-1, coordinator_epoch int32
+                        current_txn_start_offset int64 =-1"""
+    DESCRIBE_TRANSACTIONS = 65, """0-0 flexible 0+
+        request
+            transactional_ids []string
+        response
+            throttle_time_ms int32
+            transaction_states []TransactionState
+                error_code int16, transactional_id string, transaction_state string
+                transaction_timeout_ms int32, transaction_start_time_ms int64, producer_id int64
+                producer_epoch int16
+                topics []TopicData
+                    topic string, partitions []int32"""
+    LIST_TRANSACTIONS = 66, """0-1 flexible 0+
+        request
+            state_filters []string, producer_id_filters []int64, duration_filter int64 1+ =-1
+        response
+            throttle_time_ms int32, error_code int16, unknown_state_filters []string
+            transaction_states []TransactionState
+                transactional_id string, producer_id int64, transaction_state string"""
     CONSUMER_GROUP_HEARTBEAT = 68, """0-1 flexible 0+
         request
             group_id string, member_id string, member_epoch int32, instance_id string? =null

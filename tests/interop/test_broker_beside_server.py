@@ -18,7 +18,7 @@ from spark_kbatch.wire import protocol
 from spark_kbatch.wire.protocol import ApiKey
 from tests.conftest import REPOSITORY
 from tests.support.any_request import Ids, Requests, World
-from tests.support.judge import CLOSED, NOT_ASKED, SILENT, Difference, Judge
+from tests.support.judge import NOT_ASKED, SILENT, Difference, Judge
 from tests.support.kafka import Broker, Kafka
 from tests.support.served import Served
 
@@ -114,27 +114,6 @@ def _repeats(value: object) -> bool:
 ERROR = r"(.*\.)?error_code"
 ACCEPTED = [
     # What a user may notice.
-    Accepted(
-        "transactions are not offered",
-        "transactional producers",
-        "PRODUCE|INIT_PRODUCER_ID|FIND_COORDINATOR",
-        ERROR,
-        _server_says(53),
-    ),
-    Accepted(
-        "transactions are not offered, which clients show with this error",
-        "transactional producers",
-        "FIND_COORDINATOR",
-        ERROR,
-        _server_says(35),
-    ),
-    Accepted(
-        "transactions are not offered, which without an answer the end of the connection says",
-        "transactional producers",
-        "PRODUCE",
-        "",
-        lambda found: found.server == CLOSED and found.fields["transactional_id"] is not None,
-    ),
     Accepted(
         "the server's settings are fixed while it runs",
         "a change of the server's settings while it runs",

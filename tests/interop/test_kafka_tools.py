@@ -207,14 +207,18 @@ def test_the_offsets_tool_finds_the_latest_record_and_nothing_in_tiered_storage(
     assert offsets_at(-5) == offsets_at("latest-tiered") == []
 
 
-def test_the_transactional_tool_is_refused_at_once(tools: JavaTools) -> None:
-    with pytest.raises(AssertionError, match="this server has no transactions"):
-        tools.run(
-            "ProducerPerformance", "--topic", TOPIC, "--num-records", 10, "--record-size", 10,
-            "--throughput", -1, "--transactional-id", "t", "--transaction-duration-ms", 10,
-            "--producer-props", f"bootstrap.servers={tools.address}",
-            names_the_server=False,
-        )  # fmt: skip
+def test_the_transactional_tool_writes_and_its_transactions_are_listed(
+    cluster: Cluster, tools: JavaTools
+) -> None:
+    told = tools.run(
+        "ProducerPerformance", "--topic", TOPIC, "--num-records", 1000, "--record-size", 10,
+        "--throughput", -1, "--transactional-id", "t", "--transaction-duration-ms", 10,
+        "--producer-props", f"bootstrap.servers={tools.address}",
+        names_the_server=False,
+    )  # fmt: skip
+    assert "1000 records sent" in told
+    until(lambda: cluster.read(TOPIC).read_all().num_rows == 1000)
+    assert "CompleteCommit" in tools.run("TransactionsCommand", "list")
 
 
 def test_partitions_of_a_killed_console_consumer_go_back_to_the_other_member(

@@ -261,13 +261,13 @@ def test_a_group_of_consumers_is_not_taken_for_a_mirror(
         run(source, brokers)
 
 
-def test_a_server_without_transactions_is_told(
+def test_a_cluster_that_lets_no_transactions_be_written_is_told(
     source: Cluster, brokers: TransactionalCluster
 ) -> None:
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     brokers.refusals[ApiKey.INIT_PRODUCER_ID] = code
 
-    with pytest.raises(ConfigError, match="kbatch serve"):
+    with pytest.raises(ConfigError, match="allow it to write and describe"):
         run(source, brokers)
 
 

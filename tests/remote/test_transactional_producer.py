@@ -25,6 +25,7 @@ from spark_kbatch.server.server import Server
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey, Request
 from tests.support.transactional_cluster import HANG_UP, Faults, TransactionalCluster
+from tests.support.waiting import until
 
 EVENTS = ("events", 0)
 QUICK = {
@@ -492,10 +493,22 @@ def test_a_cluster_that_lets_no_transactions_be_written_is_named(
         producer.begin_transaction()
 
 
-def test_our_own_server_says_that_it_has_no_transactions(server: Server) -> None:
+def test_transactions_are_written_to_our_own_server(server: Server) -> None:
     with (
         spark_kbatch.connect(server.bootstrap_servers, **QUICK) as place,
         place.producer(transactional_id="orders") as producer,
-        pytest.raises(ConfigError, match="`kbatch serve`, which has no transactions, open its"),
     ):
-        producer.begin_transaction()
+        assert isinstance(producer, TransactionalProducer)
+        place.create_topic("orders")
+        for value, keeps in (("yes", True), ("no", False), ("also", True)):
+            producer.begin_transaction()
+            producer.send("orders", value.encode())
+            if keeps:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+
+        def seen() -> list[bytes]:
+            return place.read("orders").read_all().column("value").to_pylist()
+
+        until(lambda: seen() == [b"yes", b"also"])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import pytest
 
 from spark_kbatch import Cluster
@@ -39,10 +37,9 @@ from spark_kbatch.wire.protocol import (
     OffsetForLeaderEpochRequest,
 )
 from spark_kbatch.wire.records import produce_request
-from tests.conftest import REPOSITORY
 from tests.support import builders, reference
+from tests.support.log_histories import data_batch
 from tests.support.raw_clients import (
-    CLIENT_ID,
     RawClient,
     fetch,
     fetched,
@@ -104,9 +101,9 @@ def test_produce_is_refused_in_versions_that_are_only_offered(
         pytest.param(produce(BATCH, "a/b"), "UNKNOWN_TOPIC_OR_PARTITION", id="bad name"),
         pytest.param(produce(BATCH, acks=2), "INVALID_REQUIRED_ACKS", id="acks"),
         pytest.param(
-            produce(BATCH, transactional_id="t"),
-            "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-            id="transactional id",
+            produce(data_batch(base_offset=0, producer_id=9, transactional=True)),
+            "INVALID_TXN_STATE",
+            id="no transaction",
         ),
         pytest.param(produce(None), "INVALID_RECORD", id="null"),
         pytest.param(produce(b""), "INVALID_RECORD", id="no batch"),
@@ -134,8 +131,7 @@ def test_each_refused_batch_has_its_own_error(
     assert produced(answer).error_code == ErrorCode[error]
     assert produced(answer).error_message
     asked.topic_data.pop()
-    of_all = asked.acks == 2 or asked.transactional_id
-    assert (answer.responses[1].partition_responses[0].error_code != 0) == bool(of_all)
+    assert (answer.responses[1].partition_responses[0].error_code != 0) == (asked.acks == 2)
     assert cluster.describe("events")[0].offsets.high_watermark == 1
 
 
@@ -544,42 +540,10 @@ def test_each_idempotent_producer_gets_its_own_id(client: RawClient, version: in
     assert len({one.producer_id for one in found}) == 3
 
 
-@pytest.mark.parametrize(
-    ("transactional_id", "error"),
-    [("t", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), ("", ErrorCode.INVALID_REQUEST)],
-)
-def test_transactions_are_refused_with_a_final_error(
-    client: RawClient, transactional_id: str, error: ErrorCode
-) -> None:
-    asked = InitProducerIdRequest(transactional_id=transactional_id)
-    assert client.ask(ApiKey.INIT_PRODUCER_ID, 4, asked).error_code == error
-    assert not error.is_retriable
+def test_a_transactional_id_is_not_empty(client: RawClient) -> None:
+    asked = InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1000)
 
-
-def test_a_transactional_producer_of_librdkafka_is_told_at_once_that_there_are_no_transactions(
-    server: Server,
-) -> None:
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": server.bootstrap_servers, "transactional.id": "orders"}
-    )
-    with pytest.raises(confluent_kafka.KafkaException, match="has no transactions: leave out"):
-        producer.init_transactions(60)
-
-
-def test_the_log_names_once_each_client_whose_transactions_are_refused_and_the_page(
-    server: Server, client: RawClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    lookup = FindCoordinatorRequest(key_type=1, coordinator_keys=["orders"])
-    start = InitProducerIdRequest(transactional_id="orders")
-    for _ in range(2):
-        client.ask(ApiKey.FIND_COORDINATOR, 4, lookup)
-        client.ask(ApiKey.INIT_PRODUCER_ID, 4, start)
-
-    (record,) = [one for one in caplog.records if one.levelname == "WARNING"]
-    told = record.getMessage()
-    assert f"client {CLIENT_ID!r} with transactional.id 'orders' is refused" in told
-    page, heading = re.findall(r'\((\S+), "(.+)"\)', told)[0]
-    assert f"\n## {heading}\n" in (REPOSITORY / page).read_text(encoding="utf-8")
+    assert client.ask(ApiKey.INIT_PRODUCER_ID, 4, asked).error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_a_producer_id_that_is_not_found_in_time_is_answered_with_a_retriable_error(
@@ -595,7 +559,7 @@ def test_a_producer_id_that_is_not_found_in_time_is_answered_with_a_retriable_er
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_this_node_coordinates_all_groups_and_no_transactions(
+def test_this_node_coordinates_all_groups_and_transactions(
     server: Server, client: RawClient, version: int
 ) -> None:
     def found(kind: int) -> Any:
@@ -604,15 +568,11 @@ def test_this_node_coordinates_all_groups_and_no_transactions(
         answer = client.ask(ApiKey.FIND_COORDINATOR, version, asked)
         return answer.coordinators[0] if version > 3 else answer
 
-    group = found(0)
-    assert (group.error_code, group.node_id, group.port) == (0, 1, server.port)
+    for kind in range(2 if version else 1):
+        one = found(kind)
+        assert (one.error_code, one.node_id, one.port) == (0, 1, server.port)
     if version:
-        of_transactions = found(1)
-        assert (
-            "has no transactions: leave out the producer's transactional.id"
-            in of_transactions.error_message
-        )
-        assert not ErrorCode(of_transactions.error_code).is_retriable
+        assert found(2).error_code == ErrorCode.INVALID_REQUEST
 
 
 # Metadata.

@@ -42,7 +42,9 @@ TOPICS_AT_LEAST = 3
 # Each needs what the other side has, or belongs to connections of another kind.
 _OF_TOPIC = 1  # the source of a setting
 _SHARED_SETTINGS = {*settings._OPTIONS, *settings._FIXED_OF_TOPICS} - {"message.format.version"}
-_INTERNAL = {"__commits", "__consumer_offsets", "__transaction_state"}
+_INTERNAL = {
+    "__client_transactions", "__commits", "__consumer_offsets", "__transaction_state",
+}  # fmt: skip
 NOT_ASKED = {
     ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.ADD_PARTITIONS_TO_TXN,
     ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.CONSUMER_GROUP_HEARTBEAT,

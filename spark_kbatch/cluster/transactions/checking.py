@@ -44,6 +44,7 @@ class OpenTransaction(NamedTuple):
         owner = self.owner
         return (
             owner is not None
+            and not self.is_beyond
             and (owner.is_open or owner.is_decided)
             and owner.producer.epoch >= self.producer.epoch
             and owner.partitions.get(self.topic_partition) == self.topic_id
@@ -53,7 +54,12 @@ class OpenTransaction(NamedTuple):
     def may_abort(self) -> bool:
         """Whether it cannot have been committed, by the coordinator's log."""
         owner = self.owner
-        return owner is not None and owner.producer == self.producer and owner.status in _NO_COMMIT
+        return (
+            owner is not None
+            and not self.is_beyond
+            and owner.producer == self.producer
+            and owner.status in _NO_COMMIT
+        )
 
 
 def open_transactions(

@@ -35,14 +35,19 @@ from spark_kbatch.cluster.transactions.state import (
 )
 from spark_kbatch.errors import (
     InvalidProducerEpochError,
+    InvalidRecordError,
+    RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.control import EndTransactionMarker, encode_marker
 
 _TIMEOUT_MS = 30_000
-# A partition that answers with one of these needs no marker: its topic was deleted, or its producer has gone on.
-NEEDS_NO_MARKER = (UnknownTopicOrPartitionError, InvalidProducerEpochError)
+# A partition that answers with one of these needs no marker: its topic was deleted, its producer has gone on, or it
+# cannot hold a marker, and so no transaction.
+NEEDS_NO_MARKER = (
+    UnknownTopicOrPartitionError, InvalidProducerEpochError, InvalidRecordError, RecordTooLargeError,
+)  # fmt: skip
 
 
 def marker_of(

@@ -3,7 +3,7 @@
     key     version int16 = 0, transactional id (string)
     value   version int16 = 1, then the fields below; null: the id is forgotten
 
-Fields without a tag, and those with tags 0 to 2, are Kafka's, so its tools read the log. Tags from 100 on are
+Fields without a tag, and those with tags 0 to 2, are Kafka's, so its tools read the log. Tags from 1100 on are
 ours, and Kafka skips them: ids of topics, groups' offsets, and the producer before the last start, which Kafka
 keeps in memory alone. The value of the empty id, which no client can have, has the epoch of the coordinator
 that has written what follows. Version 0 is read, too: it has the same fields without tags.
@@ -36,13 +36,13 @@ _VALUE_FIELDS = RecordFields(
 producer_id int64, previous_producer_id int64 1+ @0 =-1, next_producer_id int64 1+ @1 =-1
 producer_epoch int16, timeout_ms int32, status int8
 partitions []Partitions?
-    topic string, partition_ids []int32, topic_id uuid 1+ @100
+    topic string, partition_ids []int32, topic_id uuid 1+ @1100
 updated_ms int64, start_ms int64, client_transaction_version int16 1+ @2
-former_epoch int16 1+ @101 =-1, coordinator_epoch int32 1+ @102 =-1
-offsets []Offset 1+ @103
+former_epoch int16 1+ @1101 =-1, coordinator_epoch int32 1+ @1102 =-1
+offsets []Offset 1+ @1103
     group string, topic string, partition int32, topic_id uuid, offset int64, leader_epoch int32
     metadata string, commit_timestamp int64
-groups []string 1+ @104""",
+groups []string 1+ @1104""",
     version_max=_VALUE,
     flexible=1,
 )

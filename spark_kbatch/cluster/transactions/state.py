@@ -229,7 +229,10 @@ def complete(known: Transaction, now_ms: int) -> Transaction:
 def _owned(known: Transaction | None, producer: Producer) -> Step:
     if known is None or known.producer.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    return known if known.producer == producer else ErrorCode.PRODUCER_FENCED
+    is_owner = (
+        known.producer == producer and producer.epoch <= EPOCH_MAX
+    )  # the last one is no one's
+    return known if is_owner else ErrorCode.PRODUCER_FENCED
 
 
 def _added_to(known: Transaction | None, producer: Producer, now_ms: int) -> Step:

@@ -7,8 +7,10 @@ rebalance, passes data between them, and stores assignments and offsets in `__co
 
     coordinator    requests, answers and time
     membership     JoinGroup, SyncGroup, Heartbeat, LeaveGroup; time-outs by key
-    offsets        OffsetCommit, OffsetFetch, OffsetDelete; expiry
+    offsets        OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete; expiry
     group          one group and its members, in memory, and how much of that there may be
 
-Not here: the consumer group protocol of KIP-848, share groups, and offsets in transactions.
+Offsets in transactions are checked here, and kept by `server/transactions` until they are decided.
+
+Not here: the consumer group protocol of KIP-848, and share groups.
 """

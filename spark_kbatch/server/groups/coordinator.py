@@ -19,7 +19,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from spark_kbatch.cluster.group_records import (
@@ -27,7 +27,7 @@ from spark_kbatch.cluster.group_records import (
     STRING_BYTES_MAX,
     CommittedOffset,
 )
-from spark_kbatch.cluster.offsets_store import OffsetsStore, TopicsOfRequest
+from spark_kbatch.cluster.offsets_store import Change, OffsetsStore, TopicsOfRequest
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import TopicPartition, numbers_by_topic
 from spark_kbatch.options.server import GroupConfig
@@ -42,8 +42,20 @@ from spark_kbatch.server.groups.group import (
     SyncAnswer,
     size_of_texts,
 )
-from spark_kbatch.server.groups.membership import Joining, Leaving, Memberships, Syncing, Timers
-from spark_kbatch.server.groups.offsets import CommittedOffsets, Committing, metadata_size
+from spark_kbatch.server.groups.membership import (
+    Joining,
+    Leaving,
+    Memberships,
+    Syncing,
+    Timers,
+    code_of_append,
+)
+from spark_kbatch.server.groups.offsets import (
+    CommittedOffsets,
+    Committing,
+    Store,
+    metadata_size,
+)
 from spark_kbatch.server.metadata import GROUP_OPERATIONS, NOT_ASKED
 from spark_kbatch.server.peers import client_warnings
 from spark_kbatch.server.requests import Received, Respond
@@ -86,6 +98,7 @@ _CLEAN_UP = ("clean up",)
 _PARTITIONS_AT_ONCE, _GROUPS_AT_ONCE = 1000, 10
 _TURN_S = 0.001
 _NONE_COMMITTED: Mapping[TopicPartition, CommittedOffset] = {}
+_NO_PENDING: Collection[TopicPartition] = ()
 
 # Makes the answer to a request that failed as a whole.
 _Failed = Callable[[ErrorCode], Any]
@@ -109,6 +122,7 @@ class GroupCoordinator:
         config: GroupConfig,
         handled_until_ms: Callable[[], int] | None = None,
         term: Callable[[], int | None] = lambda: 0,
+        pending_of: Callable[[str], Collection[TopicPartition]] | None = None,
     ) -> None:
         """Start without groups; the first request loads them from the store.
 
@@ -121,9 +135,11 @@ class GroupCoordinator:
                 are handled; by default now. A session does not end while its heartbeat waits to be handled.
             term: the number of the term in which this server has all groups, which are loaded again in
                 each; None if it has them no more.
+            pending_of: the partitions of which transactions that are not decided have offsets of a group.
         """
         self._store, self._config = store, config
         self._now_ms, self._monotonic_ms, self._term = now_ms, monotonic_ms, term
+        self._pending_of = pending_of or _none_pending
         self._mutex = threading.Lock()  # guards all that follows; held while waiting for the disk
         self._handled_until_ms = handled_until_ms or monotonic_ms
         self._start_empty()
@@ -466,6 +482,35 @@ class GroupCoordinator:
             errors |= dict.fromkeys(part, found) if isinstance(found, ErrorCode) else found
         respond(answer_of(errors))
 
+    def commit_pending(
+        self, committing: Committing, store: Store
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Check a transaction's offsets as those of an OffsetCommit, and have `store` keep them until its end.
+
+        No other request to a group is handled meanwhile: no member that is new can read the offsets before
+        they are pending.
+        """
+        if not _can_be_stored(committing.group_id):
+            return dict.fromkeys(committing.offsets, ErrorCode.INVALID_GROUP_ID)
+        topics = self._store.topics()
+        topics.look_up(committing.offsets)
+        found: ErrorCode | Mapping[TopicPartition, ErrorCode] = self._handled(
+            _same, lambda: self._offsets.commit(committing, topics, store)
+        )
+        return dict.fromkeys(committing.offsets, found) if isinstance(found, ErrorCode) else found
+
+    def store_decided(self, changes: Sequence[Change], then: Callable[[], ErrorCode]) -> ErrorCode:
+        """Store the offsets of a transaction that was committed, and call `then`, as one step of all groups."""
+
+        def store() -> ErrorCode:
+            try:
+                return self._offsets.store(changes) or then()
+            except KBatchError as error:
+                logger.warning("offsets of a transaction are not stored for now: %s", error)
+                return code_of_append(error)
+
+        return self._handled(lambda error: error, store)
+
     def offset_fetch(self, received: Received, respond: Respond) -> None:
         """Answer an OffsetFetch, of one group or, from version 8 on, of several."""
         body = received.body
@@ -488,9 +533,13 @@ class GroupCoordinator:
         groups, left = [], ANSWER_BYTES_MAX
         for group_id, numbers in asked.items():
             # When the answer is large already, its client is to ask again for the other groups.
-            error, found = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _NONE_COMMITTED
+            error, found, pending = (
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                _NONE_COMMITTED,
+                _NO_PENDING,
+            )
             if left > 0:
-                error, found = self._committed(group_id, numbers, topics)
+                error, found, pending = self._committed(received, group_id, numbers, topics)
             left -= sum(metadata_size(value.metadata) for value in found.values())
             answered: Numbers = numbers_by_topic(found) if numbers is None else numbers
             groups.append(
@@ -498,7 +547,7 @@ class GroupCoordinator:
                     group_id=group_id,
                     topics=[]
                     if error
-                    else _offsets_by_topic(answered, found, topic_of, partition_of),
+                    else _offsets_by_topic(answered, found, pending, topic_of, partition_of),
                     error_code=error,
                 )
             )
@@ -507,27 +556,43 @@ class GroupCoordinator:
     def _fetched_of_one(self, received: Received) -> Any:
         body = received.body
         numbers = None if body.topics is None else _asked(body.topics, {})
-        error, found = self._committed(body.group_id, numbers, self._store.topics())
+        error, found, pending = self._committed(
+            received, body.group_id, numbers, self._store.topics()
+        )
         answered: Numbers = numbers_by_topic(found) if numbers is None else numbers
         topic_of = OffsetFetchResponse.OffsetFetchResponseTopic
         partition_of = topic_of.OffsetFetchResponsePartition
         topics = []
         if not error or received.version < _GROUP_ERRORS:
-            topics = _offsets_by_topic(answered, found, topic_of, partition_of, error)
+            topics = _offsets_by_topic(answered, found, pending, topic_of, partition_of, error)
         return OffsetFetchResponse(topics=topics, error_code=error)
 
     def _committed(
-        self, group_id: str, numbers: Numbers | None, topics: TopicsOfRequest
-    ) -> tuple[ErrorCode, Mapping[TopicPartition, CommittedOffset]]:
-        """Return a group's offsets of some partitions, or all, sorted; those of deleted topics are left out."""
+        self,
+        received: Received,
+        group_id: str,
+        numbers: Numbers | None,
+        topics: TopicsOfRequest,
+    ) -> tuple[ErrorCode, Mapping[TopicPartition, CommittedOffset], Collection[TopicPartition]]:
+        """Return a group's offsets of some partitions, or all, sorted; those of deleted topics are left out.
+
+        The last are the partitions of which a transaction may change the offset, if the client wants none of
+        those.
+        """
         wanted = None
         if numbers is not None:
             wanted = [TopicPartition(name, one) for name, ones in numbers.items() for one in ones]
-        error, found = self._handled(
-            lambda error: (error, _NONE_COMMITTED),
-            lambda: (ErrorCode.NONE, self._offsets.stored(group_id, wanted)),
+        pending_of = self._pending_of if received.body.require_stable else _none_pending
+        error, found, pending = self._handled(
+            lambda error: (error, _NONE_COMMITTED, _NO_PENDING),
+            lambda: (
+                ErrorCode.NONE,
+                self._offsets.stored(group_id, wanted),
+                pending_of(group_id),
+            ),
         )
-        return error, {tp: found[tp] for tp in sorted(found) if not topics.is_gone(tp, found[tp])}
+        kept = {tp: found[tp] for tp in sorted(found) if not topics.is_gone(tp, found[tp])}
+        return error, kept, pending
 
     def offset_delete(self, received: Received, respond: Respond) -> None:
         """Answer an OffsetDelete."""
@@ -689,6 +754,10 @@ def _parts(asked: Iterable[_One], size: int = _PARTITIONS_AT_ONCE) -> Iterator[l
         yield all_asked[start : start + size]
 
 
+def _none_pending(_: str) -> Collection[TopicPartition]:
+    return _NO_PENDING
+
+
 def _same(error: ErrorCode) -> Any:
     return error
 
@@ -709,6 +778,7 @@ def _asked(topics: Iterable[Any], gathered: _Asked) -> _Asked:
 def _offsets_by_topic(
     asked: Numbers,
     found: Mapping[TopicPartition, CommittedOffset],
+    pending: Collection[TopicPartition],
     topic_of: Any,
     partition_of: Any,
     error: ErrorCode = ErrorCode.NONE,
@@ -716,13 +786,15 @@ def _offsets_by_topic(
     nothing = CommittedOffset(_NO_OFFSET, NO_LEADER_EPOCH)
 
     def answer_of(topic: str, partition: int) -> Any:
-        value = found.get(TopicPartition(topic, partition), nothing)
+        one = TopicPartition(topic, partition)
+        is_pending = one in pending
+        value = nothing if is_pending else found.get(one, nothing)
         return partition_of(
             partition_index=partition,
             committed_offset=value.offset,
             committed_leader_epoch=value.leader_epoch,
             metadata=value.metadata,
-            error_code=error,
+            error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT if is_pending else error,
         )
 
     return [

@@ -1,4 +1,4 @@
-"""Committed offsets of groups: OffsetCommit, OffsetFetch, OffsetDelete, and expiry.
+"""Committed offsets of groups: OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete, and expiry.
 
 A group with members accepts offsets only from a member of its generation. A group without members accepts
 them from clients that do not claim to be members (generation -1), such as consumers that assign partitions
@@ -21,8 +21,8 @@ ClassicGroup.validateOffsetCommit, GroupCoordinatorShard.cleanupGroupMetadata; K
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.cluster.group_records import (
     NO_TIMESTAMP,
@@ -53,7 +53,9 @@ logger = logging.getLogger(__name__)
 
 # From this version of OffsetCommit on, an unknown group has its own error.
 _KNOWS_GROUP_ID_NOT_FOUND = 9
-_RETENTION_OF_BROKER = -1
+RETENTION_OF_BROKER = -1
+
+Store: TypeAlias = Callable[[Sequence[Change]], ErrorCode]
 
 
 class Committing(NamedTuple):
@@ -66,6 +68,7 @@ class Committing(NamedTuple):
     instance_id: str | None
     retention_ms: int  # -1 for the broker's
     offsets: Mapping[TopicPartition, tuple[int, int, str]]  # offset, leader epoch, metadata
+    is_transactional: bool = False
 
 
 class CommittedOffsets:
@@ -85,23 +88,42 @@ class CommittedOffsets:
         self._memberships, self._now_ms = memberships, now_ms
 
     def commit(
-        self, committing: Committing, topics: TopicsOfRequest
+        self, committing: Committing, topics: TopicsOfRequest, store: Store | None = None
     ) -> dict[TopicPartition, ErrorCode]:
-        """Store offsets; return the error for each partition."""
+        """Store offsets, or have `store` do it; return the error for each partition."""
+        answers, changes = self._accepted(committing, topics)
+        try:
+            error = (store or self.store)(changes)
+        except KBatchError as failed:
+            logger.warning("offsets of group %s are not stored: %s", committing.group_id, failed)
+            error = code_of_append(failed)
+        return {tp: answer or error for tp, answer in answers.items()}
+
+    def store(self, changes: Sequence[Change]) -> ErrorCode:
+        """Store offsets of groups, which are made if they do not exist; raises as `OffsetsStore.append`."""
+        self._store.append(changes)
+        for key, _ in changes:
+            self._groups.setdefault(key.group, Group(key.group))
+        return ErrorCode.NONE
+
+    def _accepted(
+        self, committing: Committing, topics: TopicsOfRequest
+    ) -> tuple[dict[TopicPartition, ErrorCode], list[Change]]:
+        """Return the error for each partition, and what is to be stored."""
         answers = dict.fromkeys(committing.offsets, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         topic_ids = {tp: _topic_id_of(topics, tp) for tp in committing.offsets}
         known = [tp for tp, topic_id in topic_ids.items() if topic_id is not None]
         if not known:
-            return answers
+            return answers, []
         group = self._groups.get(committing.group_id)
         error = self._why_not_commit(group, committing)
         if error:
-            return answers | dict.fromkeys(known, error)
+            return answers | dict.fromkeys(known, error), []
         if group is not None and group.state in (GroupState.STABLE, GroupState.PREPARING):
             self._memberships.keep_session(group, committing.member_id)
         now_ms = self._now_ms()
         expire_ms = NO_TIMESTAMP
-        if committing.retention_ms != _RETENTION_OF_BROKER:
+        if committing.retention_ms != RETENTION_OF_BROKER:
             expire_ms = min(max(now_ms + committing.retention_ms, 0), LONG_MAX)
         changes: list[Change] = []
         of_group = self._store.contents.offsets.get(committing.group_id, {})
@@ -138,17 +160,10 @@ class CommittedOffsets:
                 offset, leader_epoch, metadata, now_ms, expire_ms, topic_ids[tp] or ""
             )
             changes.append((OffsetKey(committing.group_id, *tp), value))
-        try:
-            self._store.append(changes)
-        except KBatchError as failed:
-            logger.warning("offsets of group %s are not stored: %s", committing.group_id, failed)
-            return {tp: answer or code_of_append(failed) for tp, answer in answers.items()}
-        if group is None and changes:
-            self._groups[committing.group_id] = Group(committing.group_id)
-        return answers
+        return answers, changes
 
     def _why_not_commit(self, group: Group | None, committing: Committing) -> ErrorCode:
-        is_anyone = committing.generation < 0
+        is_anyone, is_transactional = committing.generation < 0, committing.is_transactional
         if group is None:
             if is_anyone:
                 return ErrorCode.NONE
@@ -158,13 +173,14 @@ class CommittedOffsets:
         if is_anyone and group.state is GroupState.EMPTY:
             return ErrorCode.NONE
         if is_anyone and committing.member_id == NO_MEMBER_ID and committing.instance_id is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            # Clients from before KIP-447 do not say which member a transaction's offsets are of.
+            return ErrorCode.NONE if is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
         error = group.why_not_a_member(committing.member_id, committing.instance_id)
         if error:
             return error
         if committing.generation != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        if group.state is GroupState.COMPLETING:
+        if group.state is GroupState.COMPLETING and not is_transactional:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 

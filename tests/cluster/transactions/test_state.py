@@ -112,7 +112,9 @@ def test_the_last_epoch_of_a_producer_id_can_be_fenced() -> None:
     fenced = state.fence(known(Status.ONGOING, Producer(7, EPOCH_MAX)), NOW)
 
     assert fenced.producer == Producer(7, 2**15 - 1)
-    assert gone_on(started(state.complete(fenced, NOW))).producer == Producer(100, 0)
+    ended = state.complete(fenced, NOW)
+    assert state.add_partitions(ended, ended.producer, {A: "x"}, NOW) is ErrorCode.PRODUCER_FENCED
+    assert gone_on(started(ended)).producer == Producer(100, 0)
 
 
 def test_the_first_partition_starts_a_transaction_and_others_are_added() -> None:
@@ -222,7 +224,7 @@ def test_in_any_order_of_requests_one_producer_owns_an_id_and_epochs_rise(seed: 
     new_ids = itertools.count(101)
     producers = [current.producer]
     for _ in range(400):
-        if rng.random() < 0.02:  # so that epochs run out
+        if rng.random() < 0.02 and current.producer.epoch < EPOCH_MAX:  # so that epochs run out
             current = current._replace(producer=Producer(current.producer.producer_id, EPOCH_MAX))
             producers.append(current.producer)
         producer, before = rng.choice(producers), current

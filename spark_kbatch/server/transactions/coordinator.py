@@ -1,0 +1,407 @@
+"""The coordinator of all transactions of a cluster: states, time-outs, and what follows a decision.
+
+    a request's thread, or the tick's     applies a step to an id's state, and appends the next state to the log
+    the same, after a decision            offsets into `__consumer_offsets`; markers into the partitions' queues
+    threads of the queues                 append the markers, each after what is queued before it
+    a thread of the pool                  appends Complete... after the last marker
+
+A state is what the log has: it is replaced in memory once its record is stored. What is not done, because a
+partition is locked or a disk fails, is tried again; a restart does it again, too.
+
+Source: Kafka transaction-coordinator/.../TransactionCoordinator.scala, TransactionMarkerChannelManager.scala.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Collection
+from typing import TypeAlias
+
+from spark_kbatch.clock import monotonic_s
+from spark_kbatch.cluster.offsets_store import Change
+from spark_kbatch.cluster.parts import FolderParts
+from spark_kbatch.cluster.state_log import append_and_wait
+from spark_kbatch.cluster.transactions.checking import OpenTransaction, open_transactions
+from spark_kbatch.cluster.transactions.ending import NEEDS_NO_MARKER, changes_of, marker_of
+from spark_kbatch.cluster.transactions.log import TransactionLog
+from spark_kbatch.cluster.transactions.state import (
+    Producer,
+    Step,
+    Transaction,
+    complete,
+    fence,
+    without_offsets,
+)
+from spark_kbatch.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    KafkaStorageError,
+    KBatchError,
+    NotLeaderOrFollowerError,
+    TransactionCoordinatorFencedError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.log.steps import expiring_ms
+from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.record.header import BatchHeader
+from spark_kbatch.replica.manager import ACKS_ALL
+from spark_kbatch.server.appends import Append, Appends
+from spark_kbatch.server.groups.coordinator import GroupCoordinator
+from spark_kbatch.server.pools import CallLater, Pool
+from spark_kbatch.wire.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+_LOAD_AGAIN_AFTER_MS, _EXPIRES_EVERY_MS = 1_000, 3_600_000
+_TRIED_AGAIN_AFTER_S = 0.1
+_MARKER_MS = 30_000  # of one attempt
+_NAMED_MAX = 20  # partitions, in an error
+
+NextState: TypeAlias = Callable[[Transaction | None, int], Step]  # from a state and the time of day
+
+
+class TransactionCoordinator:
+    """The coordinator of all transactions of one cluster; thread-safe."""
+
+    def __init__(
+        self,
+        parts: FolderParts,
+        appends: Appends,
+        groups: GroupCoordinator,
+        pool: Pool,
+        call_later: CallLater,
+        *,
+        flush: bool,
+        monotonic_ms: Callable[[], int],
+        term: Callable[[], int | None],
+    ) -> None:
+        """Start without transactions, which the first `tick` loads.
+
+        Args:
+            parts: the cluster.
+            appends: the partitions' queues, for markers.
+            groups: stores the offsets of transactions.
+            pool: runs what is done after an answer.
+            call_later: for what is tried again.
+            flush: whether states are on disk before they count.
+            monotonic_ms: for time-outs.
+            term: the number of the term in which this server has all transactions; None if it has them no
+                more. See `Ownership.term`.
+        """
+        self._parts, self._appends, self._groups = parts, appends, groups
+        self._pool, self._call_later = pool, call_later
+        self._monotonic_ms, self._term = monotonic_ms, term
+        self._now_ms = parts.manager.now_ms
+        self._mutex = threading.Lock()  # guards what follows; held while the log is appended to
+        self._log = TransactionLog(parts, flush=flush)
+        self._is_closed = False
+        self._loaded_in: int | None = None  # a term
+        self._load_after_ms = self._expire_after_ms = 0
+        self._deadlines: dict[str, int] = {}  # of open transactions, on the monotonic clock
+        self._told = ""
+        # Read without the mutex: those that are open or whose decision is carried out, and who has which id.
+        self._active: dict[str, Transaction] = {}
+        self._owners: dict[int, Transaction] = {}
+        parts.manager.ensure_in_transaction = self.ensure_in_transaction
+
+    # States.
+
+    def step(self, transactional_id: str, next_state: NextState) -> Step:
+        """Apply a request to the state of an id, and return the next state once it is stored."""
+        with self._mutex:
+            if error := self._why_not_ready():
+                return error
+            known = self._log.contents.transactions.get(transactional_id)
+            found = next_state(known, self._now_ms())
+            if isinstance(found, ErrorCode) or found is known:
+                return found
+            return self._stored(found)
+
+    def known(
+        self, transactional_ids: Collection[str] | None
+    ) -> dict[str, Transaction] | ErrorCode:
+        """Return the states of these ids, or of all, by id; those without a state are left out."""
+        with self._mutex:
+            if error := self._why_not_ready():
+                return error
+            every = self._log.contents.transactions
+            wanted = every if transactional_ids is None else transactional_ids
+            return {one: every[one] for one in wanted if one in every}
+
+    def pending_of(self, group_id: str) -> Collection[TopicPartition]:
+        """Return the partitions of which transactions that are open, or decided, have a group's offsets."""
+        active = [*self._active.values()]
+        return {tp for one in active for tp in one.offsets.get(group_id, ())}
+
+    def ensure_in_transaction(
+        self, header: BatchHeader, topic_partition: TopicPartition, topic_id: str
+    ) -> None:
+        """Check that a batch's producer has this partition in an open transaction.
+
+        For the holder of the partition's lock: a decision is known here before its marker is queued. So what is
+        accepted lies before the marker, and what comes later is refused.
+
+        Raises:
+            InvalidProducerEpochError: its producer is fenced.
+            InvalidTxnStateError: it has no open transaction, or not with this partition.
+            NotLeaderOrFollowerError: transactions are not loaded yet; the client tries again.
+        """
+        owner = self._owners.get(header.producer_id)
+        producer = Producer(header.producer_id, header.producer_epoch)
+        if owner is not None and owner.has(producer, topic_partition, topic_id):
+            return
+        if self._loaded_in is None:
+            raise NotLeaderOrFollowerError("the transactions of clients are not loaded yet")
+        named = str(topic_partition)
+        if owner is not None and producer < owner.producer:
+            epochs = owner.producer.epoch, producer.epoch
+            raise InvalidProducerEpochError(named, producer.producer_id, *epochs)
+        raise InvalidTxnStateError(named, producer.producer_id)
+
+    def _stored(self, found: Transaction) -> Step:
+        try:
+            self._log.append(found)
+        except KBatchError as error:
+            logger.warning(
+                "the state of transactional id %r is not stored: %s", found.transactional_id, error
+            )
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._apply(found)
+        return found
+
+    def _apply(self, found: Transaction) -> None:
+        name = found.transactional_id
+        self._owners[found.producer.producer_id] = found
+        if found.is_open:
+            self._deadlines.setdefault(name, self._monotonic_ms() + found.timeout_ms)
+        else:
+            self._deadlines.pop(name, None)
+        if found.is_open or found.is_decided:
+            self._active[name] = found
+        else:
+            self._active.pop(name, None)
+
+    # Loading.
+
+    def _why_not_ready(self) -> ErrorCode:
+        term = self._term()
+        if term is not None and term == self._loaded_in and not self._is_closed:
+            return ErrorCode.NONE
+        if self._loaded_in is not None:
+            self._loaded_in = None
+            self._owners, self._active, self._deadlines = {}, {}, {}
+        if term is None or self._is_closed or self._monotonic_ms() < self._load_after_ms:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        try:
+            self._load()
+        except (OSError, KBatchError) as error:
+            if str(error) != self._told:
+                logger.error("there are no transactions for clients: %s", error)
+            self._told = str(error)
+            self._load_after_ms = self._monotonic_ms() + _LOAD_AGAIN_AFTER_MS
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._loaded_in = term
+        return ErrorCode.NONE
+
+    def _load(self) -> None:
+        """Load the log, compare it with the partitions, and go on with what a server has left.
+
+        Raises:
+            KafkaStorageError: the log cannot be read, or is older than the partitions are.
+        """
+        parts = self._parts
+        stored = self._log.load()
+        unknown: list[OpenTransaction] = []
+        for name in parts.metadata.topics.names():
+            try:
+                partitions = parts.manager.partitions(name)
+                unknown += (
+                    one for one in open_transactions(parts, stored, partitions) if not one.is_known
+                )
+            except (OSError, KBatchError) as error:
+                if not isinstance(error, UnknownTopicOrPartitionError):
+                    logger.warning("transactions of topic %r are not known: %s", name, error)
+        beyond = [one for one in unknown if one.is_beyond]
+        if beyond:
+            raise KafkaStorageError(
+                f"the log of transactions is lost, damaged or older than {_named(beyond)}: nothing is "
+                "decided; end this server, and decide with `kbatch transactions`"
+            )
+        kept = [one for one in unknown if not one.may_abort]
+        if kept:
+            logger.error(
+                "transactions are open in %s that may have been committed: end this server, and decide with "
+                "`kbatch transactions`",
+                _named(kept),
+            )
+        if len(kept) < len(unknown):
+            self._log.start_epoch()
+        for one in unknown:
+            if one.may_abort:
+                self._abort_unknown(one)
+        for state in stored.transactions.values():
+            self._apply(state)
+            if state.is_decided:
+                self._pool.submit(functools.partial(self.carry_out, state))
+
+    def _abort_unknown(self, found: OpenTransaction) -> None:
+        """Abort a transaction that its partition lost the marker of, or the log the start of."""
+        tp = found.topic_partition
+        marker = self._marker(found.producer, is_commit=False)
+        results = append_and_wait(
+            self._parts, {tp: marker}, timeout_ms=_LOAD_AGAIN_AFTER_MS, flush=True,
+            topic_ids={tp: found.topic_id},
+        )  # fmt: skip
+        logger.warning(
+            "the transaction of producer %d in %s since offset %d is aborted: %s",
+            found.producer.producer_id, tp, found.first_offset,
+            results[tp].error or "no decision on it is known",
+        )  # fmt: skip
+
+    # Time.
+
+    def tick(self) -> None:
+        """Abort transactions whose time is up, and forget ids that were not used for long."""
+        decided = []
+        with self._mutex:
+            if self._why_not_ready():
+                return
+            now_ms = self._monotonic_ms()
+            late = [one for one, deadline_ms in self._deadlines.items() if deadline_ms <= now_ms]
+            for name in late:
+                found = self._stored(fence(self._active[name], self._now_ms()))
+                if isinstance(found, Transaction):
+                    logger.info(
+                        "the transaction of %r is aborted: it was open for more than %d ms",
+                        name, found.timeout_ms,
+                    )  # fmt: skip
+                    decided.append(found)
+            if now_ms >= self._expire_after_ms:
+                self._expire_after_ms = now_ms + _EXPIRES_EVERY_MS
+                self._forget_expired()
+        for one in decided:
+            self.carry_out(one)
+
+    def _forget_expired(self) -> None:
+        now_ms = expiring_ms(self._now_ms())
+        every = self._log.contents.transactions
+        expired = [name for name, one in every.items() if one.is_expired(now_ms)]
+        try:
+            if expired:
+                self._log.forget(expired)
+        except KBatchError as error:
+            logger.warning("transactional ids do not expire for now: %s", error)
+            return
+        self._owners = {one.producer.producer_id: one for one in every.values()}
+
+    def close(self) -> None:
+        """Answer later requests with an error after which clients look for a coordinator."""
+        with self._mutex:
+            self._is_closed = True
+
+    # After a decision.
+
+    def carry_out(self, decided: Transaction, offsets: list[Change] | None = None) -> None:
+        """Do what follows a decision, as far as it waits for nothing; the rest goes on in other threads.
+
+        `offsets` are those that are not stored yet; by default all.
+        """
+        if decided.offsets:
+            emptied = without_offsets(decided)
+            left = changes_of(decided) if offsets is None else offsets
+
+            def note() -> ErrorCode:
+                left.clear()  # Storing them again could replace newer ones.
+                return code_of_step(self._go_on(decided, emptied))
+
+            if self._groups.store_decided(left, note):
+                self._again(functools.partial(self.carry_out, decided, left))
+                return
+            decided = emptied
+        markers = _Markers(decided, self._complete)
+        for topic_partition in decided.partitions:
+            self._mark(markers, topic_partition)
+        markers.done_with()
+
+    def _mark(self, markers: _Markers, topic_partition: TopicPartition) -> None:
+        decided = markers.decided
+
+        def answer(result: AppendResult) -> None:
+            error = result.error
+            if error is None or isinstance(error, NEEDS_NO_MARKER):
+                markers.done_with(topic_partition)
+            elif isinstance(error, TransactionCoordinatorFencedError):
+                logger.error(
+                    "%r stays open in %s: %s", decided.transactional_id, topic_partition, error
+                )
+            else:
+                self._again(functools.partial(self._mark, markers, topic_partition))
+
+        append = Append(
+            self._marker(decided.producer, is_commit=decided.is_commit),
+            ACKS_ALL,
+            _MARKER_MS,
+            monotonic_s() + _MARKER_MS / 1000,
+            answer,
+            origin=AppendOrigin.COORDINATOR,
+            topic_id=decided.partitions[topic_partition],
+        )
+        self._appends.append(topic_partition, append)
+
+    def _marker(self, producer: Producer, *, is_commit: bool) -> bytearray:
+        return marker_of(
+            producer,
+            is_commit=is_commit,
+            coordinator_epoch=self._log.contents.coordinator_epoch,
+            now_ms=self._now_ms(),
+        )
+
+    def _complete(self, decided: Transaction) -> None:
+        def work() -> None:
+            if self._go_on(decided, complete(decided, self._now_ms())) is (
+                ErrorCode.COORDINATOR_NOT_AVAILABLE
+            ):
+                self._again(work)
+
+        self._pool.submit(work)
+
+    def _go_on(self, decided: Transaction, after: Transaction) -> Step:
+        """Store the state after a step that was carried out, unless the id has another one by now."""
+
+        def next_state(known: Transaction | None, _: int) -> Step:
+            return after if known == decided else ErrorCode.INVALID_TXN_STATE
+
+        return self.step(decided.transactional_id, next_state)
+
+    def _again(self, work: Callable[[], object]) -> None:
+        self._call_later(_TRIED_AGAIN_AFTER_S, functools.partial(self._pool.submit, work))
+
+
+class _Markers:
+    """The partitions that a decision still has to be marked in; thread-safe."""
+
+    def __init__(self, decided: Transaction, complete: Callable[[Transaction], object]) -> None:
+        self.decided, self._complete = decided, complete
+        self._mutex = threading.Lock()  # guards _left; innermost
+        self._left: set[TopicPartition | None] = {None, *decided.partitions}
+
+    def done_with(self, topic_partition: TopicPartition | None = None) -> None:
+        """Count a partition as marked; None once all markers are queued."""
+        with self._mutex:
+            self._left.discard(topic_partition)
+            if self._left:
+                return
+        self._complete(self.decided)
+
+
+def code_of_step(step: Step) -> ErrorCode:
+    """Return the error that a client gets; NONE for a state."""
+    return step if isinstance(step, ErrorCode) else ErrorCode.NONE
+
+
+def _named(found: Collection[OpenTransaction]) -> str:
+    names = sorted({str(one.topic_partition) for one in found})
+    more = f" and {len(names) - _NAMED_MAX} others" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more

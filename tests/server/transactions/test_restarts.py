@@ -1,0 +1,267 @@
+"""A server goes on with the transactions that the one before it has left, unless its log cannot be right."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch import Cluster
+from spark_kbatch.cluster.group_records import CommittedOffset
+from spark_kbatch.cluster.groups import read_groups
+from spark_kbatch.cluster.transactions.ending import IdleTransactions
+from spark_kbatch.cluster.transactions.log import TransactionLog
+from spark_kbatch.cluster.transactions.state import Producer, Status, Transaction
+from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.protocol import ApiKey
+from tests.support import builders
+from tests.support.raw_clients import RawClient, produce, produced
+from tests.support.raw_transactions import (
+    EVENTS,
+    OTHER,
+    RawProducer,
+    state_of,
+    until_stable,
+    until_status,
+    values,
+)
+from tests.support.store import store_of
+from tests.support.waiting import until
+
+IN = TopicPartition("in", 0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with builders.a_cluster(tmp_path, topics={"events": 2, "in": 1}) as cluster:
+        yield cluster
+
+
+def left_open(
+    cluster: Cluster, *partitions: TopicPartition, timeout_ms: int = 30_000
+) -> RawProducer:
+    """Leave a transaction open in these partitions, of a server that has ended; its offsets are pending."""
+    with cluster.serve() as server, RawClient(server) as client:
+        producer = RawProducer(client, timeout_ms=timeout_ms).start().write(*partitions)
+        assert producer.add_group("g") is ErrorCode.NONE
+        assert producer.commit_offsets("g", {IN: 5}) == [ErrorCode.NONE]
+    return producer
+
+
+def stored(cluster: Cluster, *transactions: Transaction) -> None:
+    """Append states to the log, as a server does that ends after the last of them."""
+    log = TransactionLog(store_of(cluster), flush=False)
+    log.load()
+    for one in transactions:
+        log.append(one)
+
+
+def offset_of(cluster: Cluster) -> int | None:
+    found = [one for one in read_groups(store_of(cluster)) if one.group_id == "g"]
+    return found[0].offsets[IN].committed_offset if found else None
+
+
+def test_an_open_transaction_goes_on_and_its_offsets_are_pending_as_before(
+    cluster: Cluster,
+) -> None:
+    before = left_open(cluster, EVENTS)
+    with cluster.serve() as server, RawClient(server) as client:
+        producer = RawProducer(client)
+        producer.producer_id, producer.epoch = before.producer_id, before.epoch
+        producer.batch(EVENTS)  # the one that is there
+        producer.write(OTHER)
+        assert producer.produce(EVENTS) is ErrorCode.NONE
+        assert server._transactions.pending_of("g") == {IN}
+        producer.end(commit=True)
+        until_status(cluster, Status.COMPLETE_COMMIT)
+
+    assert values(cluster) == [b"v"] * 3
+    assert offset_of(cluster) == 5
+
+
+def test_the_time_out_of_an_open_transaction_starts_anew(cluster: Cluster) -> None:
+    left_open(cluster, EVENTS, OTHER, timeout_ms=400)
+    with cluster.serve():
+        assert state_of(cluster).status is Status.ONGOING
+        until_status(cluster, Status.COMPLETE_ABORT)
+
+    assert values(cluster) == []
+    assert offset_of(cluster) is None
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+@pytest.mark.parametrize("marked", [[], [EVENTS], [EVENTS, OTHER]], ids=["none", "one", "both"])
+def test_what_follows_a_decision_is_done_whatever_of_it_was_done_before(
+    cluster: Cluster, commit: bool, marked: list[TopicPartition]
+) -> None:
+    left_open(cluster, EVENTS, OTHER)
+    open_one = state_of(cluster)
+    status = Status.PREPARE_COMMIT if commit else Status.PREPARE_ABORT
+    offsets = open_one.offsets if commit else {}
+    decided = open_one._replace(status=status, offsets=offsets)
+    stored(cluster, decided)
+    if marked:
+        idle = IdleTransactions(store_of(cluster))
+        idle.log.start_epoch()
+        ids = {one: open_one.partitions[one] for one in marked}
+        idle._end(decided.producer, ids, is_commit=commit)
+
+    with cluster.serve():
+        until_status(cluster, Status.COMPLETE_COMMIT if commit else Status.COMPLETE_ABORT)
+
+    assert values(cluster) == ([b"v"] * 2 if commit else [])
+    assert offset_of(cluster) == (5 if commit else None)
+    until_stable(cluster, EVENTS)
+    until_stable(cluster, OTHER)
+
+
+def test_offsets_that_were_stored_do_not_replace_newer_ones_after_a_restart(
+    cluster: Cluster,
+) -> None:
+    left_open(cluster, EVENTS)
+    open_one = state_of(cluster)
+    stored(cluster, open_one._replace(status=Status.PREPARE_COMMIT, offsets={}))
+    cluster.alter_group_offsets("g", {IN: 9})
+    with cluster.serve():
+        until_status(cluster, Status.COMPLETE_COMMIT)
+
+    assert offset_of(cluster) == 9
+
+
+def test_an_id_without_a_transaction_goes_on(cluster: Cluster) -> None:
+    for round_number in range(3):
+        with cluster.serve() as server, RawClient(server) as client:
+            producer = RawProducer(client).start().write(EVENTS).end(commit=True)
+            until_status(cluster, Status.COMPLETE_COMMIT)
+        assert (producer.producer_id, producer.epoch) == (0, round_number)
+    assert values(cluster) == [b"v"] * 3
+
+
+# A log that cannot be right.
+
+
+def log_dir(cluster: Cluster) -> Path:
+    return Path(cluster.path) / "broker-0" / str(CLIENT_TRANSACTIONS)
+
+
+def image_of(cluster: Cluster, folder: Path) -> None:
+    shutil.copytree(log_dir(cluster), folder)
+
+
+def put_back(cluster: Cluster, image: Path) -> None:
+    shutil.rmtree(log_dir(cluster))
+    shutil.copytree(image, log_dir(cluster))
+
+
+def ensure_nothing_is_decided(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, *told: str
+) -> None:
+    """Serve for a while: transactions are refused, an error says why, and everything else goes on."""
+    before = store_of(cluster).manager.replica(EVENTS).state
+    with cluster.serve() as server, RawClient(server) as client:
+        producer = RawProducer(client, "another")
+        until(lambda: any("no transactions for clients" in one for one in caplog.messages))
+        assert producer.ask_to_start() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        plain = produced(client.ask(ApiKey.PRODUCE, 9, produce(builders.batch(n=1), partition=1)))
+        assert plain.error_code == 0
+        producer.producer_id, producer.epoch = 0, 0
+        assert producer.produce(EVENTS) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    (error,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    for part in told:
+        assert part in error.getMessage()
+    assert store_of(Cluster(cluster.path)).manager.replica(EVENTS).state == before
+
+
+def test_a_log_from_before_an_open_transaction_decides_nothing(
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cluster.serve() as server, RawClient(server) as client:
+        RawProducer(client, "older").start()
+    image_of(cluster, tmp_path / "image")
+    left_open(cluster, EVENTS)
+    put_back(cluster, tmp_path / "image")
+
+    ensure_nothing_is_decided(cluster, caplog, "older than events-0:", "kbatch transactions")
+
+
+def test_a_log_from_before_a_later_coordinator_decides_nothing(
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the image the transaction is open; in truth it was committed, and another one of the id is open."""
+    left_open(cluster, EVENTS)
+    image_of(cluster, tmp_path / "image")
+    stored(cluster, state_of(cluster)._replace(status=Status.PREPARE_COMMIT))
+    with cluster.serve() as server, RawClient(server) as client:
+        until_status(cluster, Status.COMPLETE_COMMIT)
+        producer = RawProducer(client)
+        producer.producer_id, producer.epoch = state_of(cluster).producer
+        producer.batch(EVENTS)
+        producer.write(EVENTS)
+    put_back(cluster, tmp_path / "image")
+
+    ensure_nothing_is_decided(cluster, caplog, "older than events-0:")
+
+
+def test_a_lost_log_decides_nothing(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    left_open(cluster, EVENTS)
+    shutil.rmtree(log_dir(cluster))
+    (Path(cluster.path) / "topics" / f"{CLIENT_TRANSACTIONS.topic}.json").unlink()
+
+    ensure_nothing_is_decided(cluster, caplog, "lost, damaged or older than events-0:")
+
+
+def test_a_damaged_log_decides_nothing(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    left_open(cluster, EVENTS)
+    segment = log_dir(cluster) / f"{0:020d}.log"
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 1
+    segment.write_bytes(data)
+
+    ensure_nothing_is_decided(cluster, caplog, "CRC")
+
+
+def test_a_transaction_that_the_log_does_not_have_open_is_aborted_if_it_was_not_committed(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a loss of power without `flush`: the producer is known, but not what it has begun."""
+    left_open(cluster, EVENTS)
+    open_one = state_of(cluster)
+    stored(cluster, open_one._replace(status=Status.EMPTY, partitions={}, offsets={}))
+
+    with cluster.serve():
+        until_stable(cluster)
+    assert "since offset 0 is aborted" in caplog.text
+    assert values(cluster) == []
+
+
+def test_a_transaction_that_may_have_been_committed_is_left_open_and_named(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    left_open(cluster, EVENTS)
+    open_one = state_of(cluster)
+    stored(cluster, open_one._replace(status=Status.COMPLETE_COMMIT, partitions={}, offsets={}))
+
+    with cluster.serve() as server, RawClient(server) as client:
+        RawProducer(client, "another").start().write(OTHER).end(commit=True)
+        until_stable(cluster, OTHER)
+    assert "transactions are open in events-0 that may have been committed" in caplog.text
+    assert values(cluster, EVENTS) == []
+    assert values(cluster, OTHER) == [b"v"]
+
+
+def test_a_stored_offset_of_another_topic_of_that_name_is_not_shown(cluster: Cluster) -> None:
+    left_open(cluster, EVENTS)
+    offsets = {"g": {IN: CommittedOffset(5, topic_id=state_of(cluster).offsets["g"][IN].topic_id)}}
+    stored(cluster, state_of(cluster)._replace(status=Status.PREPARE_COMMIT, offsets=offsets))
+    cluster.delete_topic("in")
+    cluster.create_topic("in")
+    with cluster.serve():
+        until_status(cluster, Status.COMPLETE_COMMIT)
+
+    assert [one.offsets for one in read_groups(store_of(cluster))] == [{}]
+    assert state_of(cluster).producer == Producer(0, 0)
