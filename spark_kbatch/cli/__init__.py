@@ -9,6 +9,7 @@
     dumping     show files of logs
     exporting   copy a topic into a file, or a broker's log dir
     groups      consumer groups; find offsets
+    transactions    transactions of Kafka's clients: list, abort, decide
     schemas     what a registry has for a topic; a DDL for a sample of JSON
     demo        the demo, which needs Spark
     upkeep      garbage, history, checks, repair, log dirs

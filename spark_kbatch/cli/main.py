@@ -61,6 +61,19 @@ _SUBJECTS = {
         "groups reset": ("groups", "reset", "Move the offsets of a consumer GROUP."),
         "groups delete": ("groups", "delete", "Delete consumer GROUPs, with their offsets."),
     },
+    "Transactions": {
+        "transactions": (
+            "transactions", "transactions",
+            "List transactions of Kafka's clients, and what they hold back.",
+        ),
+        "transactions abort": (
+            "transactions", "abort", "Abort the open transactions of transactional IDs, and fence their producers.",
+        ),
+        "transactions decide": (
+            "transactions", "decide",
+            "Abort or commit transactions that the log of transactions does not have.",
+        ),
+    },
     "Server": {
         "serve": ("serving", "serve", "Serve a cluster to any Kafka client."),
         "ui": ("ui", "ui", "Show topics, records, groups and commits in a browser."),

@@ -219,6 +219,7 @@ def delete_each(
     yes: bool,
     dry_run: bool,
     as_json: bool,
+    verb: tuple[str, str] = ("delete", "deleted"),
 ) -> None:
     """Delete things by their names, after the question, and print each; or with `dry_run` only print.
 
@@ -228,20 +229,21 @@ def delete_each(
         delete: deletes one.
         yes: whether not to ask.
         dry_run, as_json: as the options.
+        verb: what is done in place of that, and the same as done.
 
     Raises:
         ConfigError: as `confirm`.
     """
     if not (yes or dry_run):
         lines = (f"{noun} {name}: {lost}" for name, (lost, _) in found.items())
-        confirm(lines, "delete", "deleted", LOOK)
+        confirm(lines, *verb, LOOK)
     for name, (lost, row) in found.items():
         if not dry_run:
             delete(name)
         if as_json:
-            print_json({**row, "deleted": not dry_run})
+            print_json({**row, verb[1]: not dry_run})
         else:
-            outcome = "would be deleted" if dry_run else "deleted"
+            outcome = f"would be {verb[1]}" if dry_run else verb[1]
             print_line(visible(f"{noun} {name} {outcome}: {lost}"))
 
 

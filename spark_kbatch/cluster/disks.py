@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from spark_kbatch.cluster.parts import FolderParts
+from spark_kbatch.cluster.transactions.administration import look_after
 from spark_kbatch.commit.staging import (
     abandoned_jobs,
     remove_abandoned_jobs,
@@ -135,6 +136,7 @@ class FolderDisks:
                 skipped=skipped,
             )
             deletions = of_each(lambda some: delete(usable(some), self._parts.commits))
+            look_after(self._parts, of_each(usable))
         waiting += of_each(lambda some: manager.waiting(usable(some), replicas))
         why = {name: str(error) for name, error in damaged.items()}
         return Garbage(deletions, jobs, not_removed, deleted, why, waiting, skipped)

@@ -193,8 +193,20 @@ class FolderStore(OwnSource):
     # Reading.
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Replica]:
-        """Return a snapshot of each of these partitions' logs, all as of one moment."""
-        return self.parts.snapshots.replicas(partitions)
+        """Return a snapshot of each of these partitions' logs, all as of one moment.
+
+        Readers take these, so transactions that hold them back are looked after.
+        """
+        wanted = list(partitions)
+        found = self.parts.snapshots.replicas(wanted)
+        if any(one.state.last_stable_offset < one.state.high_watermark for one in found.values()):
+            from spark_kbatch.cluster.transactions.administration import (  # noqa: PLC0415  rare
+                look_after,
+            )
+
+            if look_after(self.parts, found):
+                return self.parts.snapshots.replicas(wanted)
+        return found
 
     def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
         """Return which commit has overwritten an offset; empty if none has."""

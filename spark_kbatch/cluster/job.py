@@ -21,6 +21,7 @@ from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.catalog import FolderCatalog
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
+from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
 from spark_kbatch.commit.staging import Extent, OpenFiles, Probe, ReplicatedStaging, Staging
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Files
@@ -115,6 +116,13 @@ class Job(WholeJob):
             create_topics=lambda: self.topics.create(FolderCatalog(parts), staged),
         )
         self._discard(coordinator, staged)
+        if parts.metadata.topics.find(CLIENT_TRANSACTIONS.topic) is not None:
+            # The rows are behind transactions that are open where they are.
+            from spark_kbatch.cluster.transactions.administration import (  # noqa: PLC0415  rare
+                look_after,
+            )
+
+            look_after(parts, {one.topic_partition for one in _extents(staged)})
         return is_new
 
     def abort(self, staged: Sequence[StagedRows]) -> None:

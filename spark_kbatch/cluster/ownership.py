@@ -31,8 +31,8 @@ from spark_kbatch.stored_json import as_bytes, parse
 
 logger = logging.getLogger(__name__)
 
-# Looking for a running server holds the lock for a moment.
-_PATIENCE_S, _PAUSE_S = 0.5, 0.02
+# Looking for a running server holds the lock for a moment, and who ends what a server has left for longer.
+_MOMENT_S, PATIENCE_S, _PAUSE_S = 0.5, 30.0, 0.02
 
 
 def running_server(metadata: Metadata) -> ServerAddress | None:
@@ -63,8 +63,12 @@ def running_server(metadata: Metadata) -> ServerAddress | None:
 class Ownership:
     """The exclusive right to serve a cluster's folder, held as a file lock from construction to `release`."""
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: Metadata, *, patience_s: float = PATIENCE_S) -> None:
         """Take the file lock that only one server of a cluster's folder can hold.
+
+        Args:
+            metadata: of the cluster.
+            patience_s: how long to wait for a process that has the lock and no address.
 
         Raises:
             ServerRunningError: another server has it, of this process or another; says where it listens.
@@ -73,13 +77,11 @@ class Ownership:
         metadata.cluster_file.ensure_exists()
         self._files: Files = metadata.files
         self._path, self._cluster_file = metadata.paths.server_file, metadata.paths.cluster_file
-        deadline = monotonic_s() + _PATIENCE_S
-        while True:
-            lock = self._files.flock(metadata.paths.server_lock, wait=False)
-            if lock is not None:
-                break
-            if monotonic_s() > deadline:
-                found = running_server(metadata)
+        began_s = monotonic_s()
+        while (lock := self._files.flock(metadata.paths.server_lock, wait=False)) is None:
+            waited_s = monotonic_s() - began_s
+            found = running_server(metadata) if waited_s >= min(_MOMENT_S, patience_s) else None
+            if found is not None or waited_s >= patience_s:
                 raise ServerRunningError(
                     str(metadata.path),
                     "" if found is None else found.bootstrap_servers,
@@ -87,6 +89,8 @@ class Ownership:
                 )
             time.sleep(_PAUSE_S)
         self._lock: LockFile = lock
+        with contextlib.suppress(OSError):
+            self._files.remove(self._path)  # the address of a server that is gone
         self._address: ServerAddress | None = None
         self._mutex = threading.Lock()  # guards a change of the rest
         self._term = 0

@@ -43,6 +43,7 @@ from spark_kbatch.store.store import Groups, Store
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.store import BucketStore
+    from spark_kbatch.cluster.transactions.administration import FolderTransactions
     from spark_kbatch.consumer.following import Following, Read
     from spark_kbatch.consumer.stream_planner import OnProcessed, StreamPlanner
 
@@ -235,6 +236,20 @@ def connect(bootstrap_servers: Any, config: Any, options: Mapping[str, Any]) -> 
     store = RemoteStore(parse_connection(bootstrap_servers, config, options))
     store.ensure_answers()
     return Cluster.over(store)
+
+
+@translating
+def open_transactions(path: StrPath) -> FolderTransactions:
+    """Open what shows and ends the transactions of Kafka's clients, of the cluster in a folder.
+
+    Raises:
+        ConfigError: there is no cluster.
+    """
+    from spark_kbatch.cluster.transactions.administration import (  # noqa: PLC0415  few ask for them
+        FolderTransactions,
+    )
+
+    return FolderTransactions(folder_parts.FolderParts(path))
 
 
 def open_reader(

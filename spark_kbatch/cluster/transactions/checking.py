@@ -12,14 +12,17 @@ which transactions were committed is not known here:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transactions.log import StoredTransactions
 from spark_kbatch.cluster.transactions.state import Producer, Status, Transaction
-from spark_kbatch.errors import UnknownTopicOrPartitionError
+from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 _NO_COMMIT = (Status.EMPTY, Status.ONGOING, Status.COMPLETE_ABORT)
 
@@ -31,6 +34,7 @@ class OpenTransaction(NamedTuple):
     topic_id: str
     producer: Producer
     first_offset: int
+    held_back: int  # records from there on, which readers of committed records wait for
     last_timestamp: int
     coordinator_epoch: (
         int  # that has last ended one of this producer's in the partition; -1 for none
@@ -97,8 +101,21 @@ def open_transactions(
                     topic_id,
                     Producer(producer_id, entry.producer_epoch),
                     -1 if first_offset is None else first_offset,
+                    0 if first_offset is None else state.high_watermark - first_offset,
                     entry.last_timestamp,
                     entry.coordinator_epoch,
                     owner,
                     is_beyond,
                 )
+
+
+def all_open_transactions(parts: FolderParts, stored: StoredTransactions) -> list[OpenTransaction]:
+    """Return the transactions that are open anywhere; topics that cannot be read are left out, with a warning."""
+    found: list[OpenTransaction] = []
+    for name in parts.metadata.topics.names():
+        try:
+            found += open_transactions(parts, stored, parts.manager.partitions(name))
+        except (OSError, KBatchError) as error:
+            if not isinstance(error, UnknownTopicOrPartitionError):
+                logger.warning("transactions of topic %r are not known: %s", name, error)
+    return found

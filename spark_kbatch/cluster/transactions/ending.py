@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 
 from spark_kbatch.cluster.group_records import OffsetKey
 from spark_kbatch.cluster.offsets_store import Change, OffsetsStore
-from spark_kbatch.cluster.ownership import Ownership
+from spark_kbatch.cluster.ownership import PATIENCE_S, Ownership
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.state_log import append_and_wait
 from spark_kbatch.cluster.transactions.checking import OpenTransaction
@@ -87,10 +87,16 @@ class IdleTransactions:
                 self.finish(one)
 
     def abort(self, transactional_id: str) -> None:
-        """Abort the open transaction of an id, and fence its producer; raises as `finish`."""
-        decided = fence(self.log.contents.transactions[transactional_id], self._now_ms())
-        self.log.append(decided)
-        self.finish(decided)
+        """Abort the open transaction of an id, and fence its producer; one that is decided is ended as decided.
+
+        Raises as `finish`.
+        """
+        found = self.log.contents.transactions[transactional_id]
+        if found.is_open:
+            found = fence(found, self._now_ms())
+            self.log.append(found)
+        if found.is_decided:
+            self.finish(found)
 
     def finish(self, decided: Transaction) -> None:
         """Do what follows a decision.
@@ -111,6 +117,11 @@ class IdleTransactions:
     def end_unknown(self, found: OpenTransaction, *, is_commit: bool) -> None:
         """End a transaction in a partition that the log does not have; raises as `finish`."""
         self.log.start_epoch(found.coordinator_epoch)
+        owner = found.owner
+        if owner is not None and owner.producer.epoch < found.producer.epoch:
+            self.log.append(
+                owner._replace(producer=found.producer)
+            )  # whose epochs go on from there
         partitions = {found.topic_partition: found.topic_id}
         self._end(found.producer, partitions, is_commit=is_commit)
 
@@ -139,14 +150,18 @@ class IdleTransactions:
 
 
 @contextlib.contextmanager
-def idle_transactions(parts: FolderParts) -> Iterator[IdleTransactions]:
-    """Hold the server's lock, and yield the transactions of the cluster.
+def idle_transactions(
+    parts: FolderParts, *, patience_s: float = PATIENCE_S
+) -> Iterator[IdleTransactions]:
+    """Hold the server's lock, and yield the transactions of the cluster; `patience_s` as for `Ownership`.
 
     Raises:
         ServerRunningError: a server runs, and ends transactions itself.
         KafkaStorageError, CorruptRecordError: the log cannot be read.
     """
-    ownership = Ownership(parts.metadata)  # until it is released no server starts
+    ownership = Ownership(
+        parts.metadata, patience_s=patience_s
+    )  # until it is released no server starts
     try:
         yield IdleTransactions(parts)
     finally:

@@ -101,6 +101,10 @@ class Transaction(NamedTuple):
             and self.partitions.get(topic_partition) == topic_id
         )
 
+    def is_due(self, now_ms: int) -> bool:
+        """Return True if whoever keeps all servers away ends it: it is decided, or its time is up."""
+        return self.is_decided or (self.is_open and now_ms - self.start_ms >= self.timeout_ms)
+
     def is_expired(self, now_ms: int) -> bool:
         """Return True if nothing was done with this id for so long that it is forgotten."""
         is_idle = now_ms - self.updated_ms >= EXPIRATION_MS
