@@ -218,7 +218,7 @@ class Appends:
                 commits=self._parts.coordinator(flush=self._flush),
                 origin=append.origin,
                 lock_timeout_ms=0,
-                topic_ids=append.topic_id and {queue.topic_partition: append.topic_id},
+                topic_ids={queue.topic_partition: append.topic_id} if append.topic_id else None,
             )
         except Exception as error:
             logger.exception("an append to %s failed", queue.topic_partition)

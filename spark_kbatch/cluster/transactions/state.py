@@ -27,6 +27,7 @@ from spark_kbatch.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from spark_kbatch.wire.errors import ErrorCode
 
 EPOCH_MAX = 2**15 - 2  # that a producer gets; one more is left to fence it
+GROUPS_MAX = 100  # of a transaction, whose record grows with each; most have one
 NO_START = -1
 EXPIRATION_MS = 7 * 24 * 60 * 60 * 1000  # Kafka's transactional.id.expiration.ms
 
@@ -182,6 +183,8 @@ def add_group(known: Transaction | None, producer: Producer, group_id: str, now_
     added = _added_to(known, producer, now_ms)
     if isinstance(added, ErrorCode) or group_id in added.offsets:
         return added
+    if len(added.offsets) >= GROUPS_MAX:
+        return ErrorCode.INVALID_REQUEST
     return added._replace(offsets={**added.offsets, group_id: {}})
 
 

@@ -15,7 +15,9 @@ handleDescribeProducersRequest; TransactionCoordinator.scala; TransactionStateMa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from spark_kbatch.cluster.offsets_store import Change, TopicsOfRequest
@@ -120,18 +122,16 @@ class TransactionRequests:
             error = _known_to(received, code_of_step(self._coordinator.step(name, next_state)))
         topic_of = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
         partition_of = topic_of.AddPartitionsToTxnPartitionResult
+        codes = {tp: found or error for tp, found in errors.items()}
         results = [
             topic_of(
                 name=name,
                 results_by_partition=[
-                    partition_of(
-                        partition_index=number,
-                        partition_error_code=errors[TopicPartition(name, number)] or error,
-                    )
-                    for number in numbers
+                    partition_of(partition_index=tp.partition, partition_error_code=codes[tp])
+                    for tp in some
                 ],
             )
-            for name, numbers in numbers_by_topic(errors).items()
+            for name, some in _by_topic(codes)
         ]
         respond(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
 
@@ -178,13 +178,12 @@ class TransactionRequests:
                 name=name,
                 partitions=[
                     partition_of(
-                        partition_index=number,
-                        error_code=_known_to(received, errors[TopicPartition(name, number)]),
+                        partition_index=tp.partition, error_code=_known_to(received, errors[tp])
                     )
-                    for number in numbers
+                    for tp in some
                 ],
             )
-            for name, numbers in numbers_by_topic(offsets).items()
+            for name, some in _by_topic(errors)
         ]
         respond(TxnOffsetCommitResponse(topics=topics))
 
@@ -207,8 +206,10 @@ class TransactionRequests:
         """Answer a ListTransactions."""
         body = received.body
         shown = {one.shown for one in Status}
-        found = self._coordinator.known(None)
-        error, every = (found, {}) if isinstance(found, ErrorCode) else (ErrorCode.NONE, found)
+        every = self._coordinator.known(None)
+        if isinstance(every, ErrorCode):
+            respond(ListTransactionsResponse(error_code=every))
+            return
         started_by_ms = self._parts.manager.now_ms() - body.duration_filter
         transaction = ListTransactionsResponse.TransactionState
         listed = [
@@ -226,7 +227,7 @@ class TransactionRequests:
         ]
         respond(
             ListTransactionsResponse(
-                error_code=error,
+                error_code=ErrorCode.NONE,
                 unknown_state_filters=[one for one in body.state_filters if one not in shown],
                 transaction_states=listed,
             )
@@ -317,6 +318,13 @@ def _writable(topics: TopicsOfRequest, topic_partition: TopicPartition) -> tuple
     except KBatchError as error:
         return code_of_existing(error), ""
     return ErrorCode.NONE if topic_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic_id or ""
+
+
+def _by_topic(
+    errors: Mapping[TopicPartition, ErrorCode],
+) -> Iterator[tuple[str, Iterator[TopicPartition]]]:
+    """Yield topics, each with those of its partitions that an answer names."""
+    return itertools.groupby(sorted(errors), attrgetter("topic"))
 
 
 def _known_to(received: Received, error: ErrorCode) -> ErrorCode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,7 +43,7 @@ READ_V0 = (
 )  # fmt: skip
 
 
-def ongoing(name: str = "t", **fields: object) -> Transaction:
+def ongoing(name: str = "t", **fields: Any) -> Transaction:
     partitions = {B: TOPIC_ID}
     made = Transaction(name, OWNER, 60_000, Status.ONGOING, partitions, {}, NOW + 1, NOW)
     return made._replace(**fields)
