@@ -6,14 +6,16 @@ of each was asked for, and at which it was answered; so it is known which units 
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from spark_kbatch import Cluster
+from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.groups import read_groups
+from spark_kbatch.cluster.transactions import administration
 from spark_kbatch.cluster.transactions.ending import idle_transactions
 from spark_kbatch.cluster.transactions.log import read_transactions
 from spark_kbatch.cluster.transactions.state import Status
@@ -28,7 +30,6 @@ from tests.support.raw_transactions import (
     EVENTS,
     OTHER,
     RawProducer,
-    state_of,
     until_status,
     values,
 )
@@ -48,7 +49,9 @@ class Unit:
     """What is visible as a whole or not at all."""
 
     values: dict[TopicPartition, bytes]
-    offset: int | None = None  # that it commits, of partition IN in the group of its first value's name
+    offset: int | None = (
+        None  # that it commits, of partition IN in the group of its first value's name
+    )
     asked: int = 1 << 60  # the step before which no one asked for its commit
     answered: int = 1 << 60  # the step at which its commit was answered
 
@@ -213,11 +216,18 @@ def producers_start_again(files: Files) -> tuple[bytes, ...]:
     return tuple(b"again " + name.encode() for name in PRODUCERS)
 
 
+def a_reader_comes_late(files: Files) -> tuple[bytes, ...]:
+    """Read when all time-outs are over, and no server has come: the reader itself ends what it would wait for."""
+    cluster = Cluster(PATH, files=files)
+    administration._next_look_ms.clear()  # it is another process
+    store_of(cluster).manager.now_ms = lambda: now_ms() + 600_000
+    values(cluster)
+    return ()
+
+
 def nothing_but_a_server_comes(files: Files) -> tuple[bytes, ...]:
     """Serve until the time-outs of what is open are over."""
     cluster = Cluster(PATH, files=files)
-    times = {"spark_kbatch.server.transactions.coordinator"}
-    assert times
     with cluster.serve(flush=True) as server:
         coordinator = server._transactions
         until(lambda: coordinator._loaded_in is not None, "transactions are loaded")
@@ -227,14 +237,14 @@ def nothing_but_a_server_comes(files: Files) -> tuple[bytes, ...]:
     return ()
 
 
-AFTERWARDS: tuple[Callable[[Files], tuple[bytes, ...]], ...] = (
+Afterwards: TypeAlias = Callable[[Files], tuple[bytes, ...]]
+AFTERWARDS: tuple[Afterwards, ...] = (
     no_server_is_started, producers_start_again, a_job_commits_first, nothing_but_a_server_comes,
+    a_reader_comes_late,
 )  # fmt: skip
 
 
-def ensure_survived(
-    script: Script, crash: Crash, afterwards: Callable[[Files], tuple[bytes, ...]]
-) -> set[str]:
+def ensure_survived(script: Script, crash: Crash, afterwards: Afterwards) -> set[str]:
     """Look at the disk after a crash, let something come after it, and look again; return what is visible then."""
     with crash.met():
         files = crash.files()
@@ -244,13 +254,13 @@ def ensure_survived(
         visible = script.ensure(cluster, crash, *more, is_over=True)
         assert at_once <= visible, f"{crash}: {at_once - visible} was visible before"
         found = read_transactions(store_of(cluster)).transactions.values()
-        assert not any(one.is_open or one.is_decided for one in found), crash
+        assert not any(one.is_open for one in found), crash
+        # A reader does not care for a decision that has all its markers.
+        is_reader = afterwards is a_reader_comes_late
+        assert is_reader or not any(one.is_decided for one in found), crash
         for tp in (EVENTS, OTHER):
             state = store_of(cluster).manager.replica(tp).state
             assert state.last_stable_offset == state.log_end_offset, crash
             ensure_sound(store_of(cluster).manager.log(tp))
         assert not files.open_files(), f"{crash}; then {afterwards.__name__}"
     return visible
-
-
-__all__ = ["AFTERWARDS", "Script", "ensure_survived", "made_disk", "state_of", "time"]
