@@ -41,6 +41,7 @@ from tests.support.waiting import until
 PATH = "/simulated/cluster"
 IN = TopicPartition("in", 0)
 OLD = b"old"
+NEVER, BEFORE = 1 << 60, -1  # steps
 PRODUCERS = ("kept", "dropped", "hangs", "late")
 
 
@@ -49,11 +50,9 @@ class Unit:
     """What is visible as a whole or not at all."""
 
     values: dict[TopicPartition, bytes]
-    offset: int | None = (
-        None  # that it commits, of partition IN in the group of its first value's name
-    )
-    asked: int = 1 << 60  # the step before which no one asked for its commit
-    answered: int = 1 << 60  # the step at which its commit was answered
+    offset: int | None = None  # that it commits for IN, in the group of its name
+    asked: int = NEVER  # the step before which no one asked for its commit
+    answered: int = NEVER  # the step at which its commit was answered
 
     def may_be_visible(self, crash: Crash) -> bool:
         return crash.at >= self.asked
@@ -67,11 +66,12 @@ class Script:
     """What happens while the server is recorded."""
 
     units: dict[str, Unit] = field(default_factory=dict)
-    deleted: int = 1 << 60  # the step before which no one deleted the old record of OTHER
+    deleted: int = NEVER  # the step before which no one deleted the old record of OTHER
+    suffix: str = ""  # of the names of units in this run
 
     @contextmanager
     def _commit(self, files: SimulatedProcess, name: str) -> Iterator[None]:
-        unit = self.units[name]
+        unit = self.units[name + self.suffix]
         unit.asked = len(files.steps)
         yield
         unit.answered = len(files.steps)
@@ -94,7 +94,7 @@ class Script:
             dropped.end(commit=False)
             self._job(cluster, files)
             self._written(kept, "second", OTHER, offset=6)
-            self.deleted = len(files.steps)
+            self.deleted = min(self.deleted, len(files.steps))
             cluster.delete_records({OTHER: 1})
             with self._commit(files, "second"):
                 kept.end(commit=True)
@@ -109,6 +109,7 @@ class Script:
         *partitions: TopicPartition,
         offset: int | None = None,
     ) -> None:
+        name += self.suffix
         self.units[name] = Unit(dict.fromkeys(partitions, name.encode()), offset)
         producer.write(*partitions, value=name.encode())
         if offset is not None:
@@ -116,9 +117,18 @@ class Script:
             producer.commit_offsets(name, {IN: offset})
 
     def _job(self, cluster: Cluster, files: SimulatedProcess) -> None:
-        self.units["job"] = Unit(dict.fromkeys((EVENTS, OTHER), b"job"))
+        value = f"job{self.suffix}".encode()
+        self.units[value.decode()] = Unit(dict.fromkeys((EVENTS, OTHER), value))
         with self._commit(files, "job"):
-            commit_job(cluster, b"job")
+            commit_job(cluster, value)
+
+    def run_again(self, files: SimulatedProcess) -> None:
+        """Do the same in another run of a server, on the disk of the first, whose steps are all before these."""
+        for unit in self.units.values():
+            if unit.answered != NEVER:
+                unit.asked = unit.answered = BEFORE
+        self.deleted, self.suffix = BEFORE, " again"
+        self.run(files)
 
     # What must hold.
 
