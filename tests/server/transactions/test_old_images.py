@@ -81,7 +81,9 @@ def ensure_right_or_refused(runs: Runs, image: Crash, crash: Crash) -> bool:
     before = ends(files)
     if why := why_refused(DiskFiles(files.disk)):
         is_old = "nothing is decided" in why and "events-" in why
-        assert is_old or str(CLIENT_TRANSACTIONS) in why, both  # it was just being made, so cannot be read
+        assert is_old or str(CLIENT_TRANSACTIONS) in why, (
+            both
+        )  # it was just being made, so cannot be read
         assert ends(files) == before, both
         runs.script.ensure(Cluster(PATH, files=files), both, is_over=False)
         return True
