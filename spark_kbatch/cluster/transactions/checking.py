@@ -73,21 +73,18 @@ def open_transactions(
 
     If the log is older than the last marker of a producer, that producer is among them, with -1 as first offset.
 
-    Takes no lock. A partition whose topic is deleted meanwhile has none.
+    Takes no lock.
 
     Raises:
+        UnknownTopicOrPartitionError: a partition does not exist.
         KafkaStorageError, CorruptRecordError: a partition cannot be read.
     """
     owners = {one.producer.producer_id: one for one in stored.transactions.values()}
     named = {tp for one in stored.transactions.values() for tp in one.partitions}
-    for topic_partition in topic_partitions:
-        try:
-            topic_id = parts.manager.partition(topic_partition).topic.topic_id
-            _, log, state = parts.snapshots.replicas([topic_partition])[topic_partition]
-        except UnknownTopicOrPartitionError:
-            continue
+    for topic_partition, (_, log, state) in parts.snapshots.replicas(topic_partitions).items():
         if state.last_stable_offset >= state.high_watermark and topic_partition not in named:
             continue
+        topic_id = parts.manager.partition(topic_partition).topic.topic_id
         producers = log.producers.states_of(state, parts.manager.now_ms())
         for producer_id, entry in producers.entries.items():
             owner, first_offset = owners.get(producer_id), entry.txn_first_offset

@@ -211,8 +211,9 @@ def decide(known: Transaction | None, producer: Producer, *, is_commit: bool, no
         return _decided(owned, decision, now_ms)
     if owned.status is _COMPLETE[decision]:
         return owned
-    is_same = owned.status is decision
-    return ErrorCode.CONCURRENT_TRANSACTIONS if is_same else ErrorCode.INVALID_TXN_STATE
+    if owned.status is decision:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    return ErrorCode.INVALID_TXN_STATE
 
 
 def fence(known: Transaction, now_ms: int) -> Transaction:

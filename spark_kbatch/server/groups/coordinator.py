@@ -98,7 +98,6 @@ _CLEAN_UP = ("clean up",)
 _PARTITIONS_AT_ONCE, _GROUPS_AT_ONCE = 1000, 10
 _TURN_S = 0.001
 _NONE_COMMITTED: Mapping[TopicPartition, CommittedOffset] = {}
-_NO_PENDING: Collection[TopicPartition] = ()
 
 # Makes the answer to a request that failed as a whole.
 _Failed = Callable[[ErrorCode], Any]
@@ -122,7 +121,7 @@ class GroupCoordinator:
         config: GroupConfig,
         handled_until_ms: Callable[[], int] | None = None,
         term: Callable[[], int | None] = lambda: 0,
-        pending_of: Callable[[str], Collection[TopicPartition]] | None = None,
+        pending_of: Callable[[str], Collection[TopicPartition]] = lambda _: (),
     ) -> None:
         """Start without groups; the first request loads them from the store.
 
@@ -139,7 +138,7 @@ class GroupCoordinator:
         """
         self._store, self._config = store, config
         self._now_ms, self._monotonic_ms, self._term = now_ms, monotonic_ms, term
-        self._pending_of = pending_of or _none_pending
+        self._pending_of = pending_of
         self._mutex = threading.Lock()  # guards all that follows; held while waiting for the disk
         self._handled_until_ms = handled_until_ms or monotonic_ms
         self._start_empty()
@@ -536,7 +535,7 @@ class GroupCoordinator:
             error, found, pending = (
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
                 _NONE_COMMITTED,
-                _NO_PENDING,
+                (),
             )
             if left > 0:
                 error, found, pending = self._committed(received, group_id, numbers, topics)
@@ -582,13 +581,12 @@ class GroupCoordinator:
         wanted = None
         if numbers is not None:
             wanted = [TopicPartition(name, one) for name, ones in numbers.items() for one in ones]
-        pending_of = self._pending_of if received.body.require_stable else _none_pending
         error, found, pending = self._handled(
-            lambda error: (error, _NONE_COMMITTED, _NO_PENDING),
+            lambda error: (error, _NONE_COMMITTED, ()),
             lambda: (
                 ErrorCode.NONE,
                 self._offsets.stored(group_id, wanted),
-                pending_of(group_id),
+                self._pending_of(group_id) if received.body.require_stable else (),
             ),
         )
         kept = {tp: found[tp] for tp in sorted(found) if not topics.is_gone(tp, found[tp])}
@@ -752,10 +750,6 @@ def _parts(asked: Iterable[_One], size: int = _PARTITIONS_AT_ONCE) -> Iterator[l
         if start:
             time.sleep(_TURN_S)
         yield all_asked[start : start + size]
-
-
-def _none_pending(_: str) -> Collection[TopicPartition]:
-    return _NO_PENDING
 
 
 def _same(error: ErrorCode) -> Any:

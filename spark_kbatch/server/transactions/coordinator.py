@@ -49,15 +49,14 @@ from spark_kbatch.record.header import BatchHeader
 from spark_kbatch.replica.manager import ACKS_ALL
 from spark_kbatch.server.appends import Append, Appends
 from spark_kbatch.server.groups.coordinator import GroupCoordinator
+from spark_kbatch.server.outcomes import shortened
 from spark_kbatch.server.pools import CallLater, Pool
 from spark_kbatch.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-_LOAD_AGAIN_AFTER_MS, _EXPIRES_EVERY_MS = 1_000, 3_600_000
-_TRIED_AGAIN_AFTER_S = 0.1
+_AGAIN_AFTER_MS, _EXPIRES_EVERY_MS = 1_000, 3_600_000
 _MARKER_MS = 30_000  # of one attempt
-_NAMED_MAX = 20  # partitions, in an error
 
 NextState: TypeAlias = Callable[[Transaction | None, int], Step]  # from a state and the time of day
 
@@ -194,15 +193,17 @@ class TransactionCoordinator:
             self._owners, self._active, self._deadlines = {}, {}, {}
         if term is None or self._is_closed or self._monotonic_ms() < self._load_after_ms:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        began_ms = self._monotonic_ms()
         try:
             self._load()
         except (OSError, KBatchError) as error:
             if str(error) != self._told:
                 logger.error("there are no transactions for clients: %s", error)
             self._told = str(error)
-            self._load_after_ms = self._monotonic_ms() + _LOAD_AGAIN_AFTER_MS
+            took_ms = self._monotonic_ms() - began_ms
+            self._load_after_ms = began_ms + took_ms + max(_AGAIN_AFTER_MS, 10 * took_ms)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self._loaded_in = term
+        self._loaded_in, self._told = term, ""
         return ErrorCode.NONE
 
     def _load(self) -> None:
@@ -236,8 +237,6 @@ class TransactionCoordinator:
                 "`kbatch transactions`",
                 _named(kept),
             )
-        if len(kept) < len(unknown):
-            self._log.start_epoch()
         for one in unknown:
             if one.may_abort:
                 self._abort_unknown(one)
@@ -248,10 +247,11 @@ class TransactionCoordinator:
 
     def _abort_unknown(self, found: OpenTransaction) -> None:
         """Abort a transaction that its partition lost the marker of, or the log the start of."""
+        self._log.start_epoch()
         tp = found.topic_partition
         marker = self._marker(found.producer, is_commit=False)
         results = append_and_wait(
-            self._parts, {tp: marker}, timeout_ms=_LOAD_AGAIN_AFTER_MS, flush=True,
+            self._parts, {tp: marker}, timeout_ms=_AGAIN_AFTER_MS, flush=True,
             topic_ids={tp: found.topic_id},
         )  # fmt: skip
         logger.warning(
@@ -271,6 +271,7 @@ class TransactionCoordinator:
             now_ms = self._monotonic_ms()
             late = [one for one, deadline_ms in self._deadlines.items() if deadline_ms <= now_ms]
             for name in late:
+                self._deadlines[name] = now_ms + _AGAIN_AFTER_MS  # if it cannot be stored now
                 found = self._stored(fence(self._active[name], self._now_ms()))
                 if isinstance(found, Transaction):
                     logger.info(
@@ -310,34 +311,39 @@ class TransactionCoordinator:
         """
         if decided.offsets:
             emptied = without_offsets(decided)
-            left = changes_of(decided) if offsets is None else offsets
+            changes = changes_of(decided) if offsets is None else offsets
 
             def note() -> ErrorCode:
-                left.clear()  # Storing them again could replace newer ones.
+                changes.clear()  # Storing them again could replace newer ones.
                 return code_of_step(self._go_on(decided, emptied))
 
-            if self._groups.store_decided(left, note):
-                self._again(functools.partial(self.carry_out, decided, left))
+            if self._groups.store_decided(changes, note):
+                self._again(functools.partial(self.carry_out, decided, changes))
                 return
             decided = emptied
-        markers = _Markers(decided, self._complete)
+        left = set(decided.partitions)
         for topic_partition in decided.partitions:
-            self._mark(markers, topic_partition)
-        markers.done_with()
+            self._mark(decided, topic_partition, left)
+        if not decided.partitions:
+            self._complete(decided)
 
-    def _mark(self, markers: _Markers, topic_partition: TopicPartition) -> None:
-        decided = markers.decided
+    def _mark(
+        self, decided: Transaction, topic_partition: TopicPartition, left: set[TopicPartition]
+    ) -> None:
+        """Queue the marker of a partition, which leaves those that are `left` once it is appended."""
 
         def answer(result: AppendResult) -> None:
             error = result.error
-            if error is None or isinstance(error, NEEDS_NO_MARKER):
-                markers.done_with(topic_partition)
-            elif isinstance(error, TransactionCoordinatorFencedError):
+            if isinstance(error, TransactionCoordinatorFencedError):
                 logger.error(
                     "%r stays open in %s: %s", decided.transactional_id, topic_partition, error
                 )
+            elif error is not None and not isinstance(error, NEEDS_NO_MARKER):
+                self._again(functools.partial(self._mark, decided, topic_partition, left))
             else:
-                self._again(functools.partial(self._mark, markers, topic_partition))
+                left.discard(topic_partition)
+                if not left:
+                    self._complete(decided)  # Two threads may: the second finds it done.
 
         append = Append(
             self._marker(decided.producer, is_commit=decided.is_commit),
@@ -376,24 +382,7 @@ class TransactionCoordinator:
         return self.step(decided.transactional_id, next_state)
 
     def _again(self, work: Callable[[], object]) -> None:
-        self._call_later(_TRIED_AGAIN_AFTER_S, functools.partial(self._pool.submit, work))
-
-
-class _Markers:
-    """The partitions that a decision still has to be marked in; thread-safe."""
-
-    def __init__(self, decided: Transaction, complete: Callable[[Transaction], object]) -> None:
-        self.decided, self._complete = decided, complete
-        self._mutex = threading.Lock()  # guards _left; innermost
-        self._left: set[TopicPartition | None] = {None, *decided.partitions}
-
-    def done_with(self, topic_partition: TopicPartition | None = None) -> None:
-        """Count a partition as marked; None once all markers are queued."""
-        with self._mutex:
-            self._left.discard(topic_partition)
-            if self._left:
-                return
-        self._complete(self.decided)
+        self._call_later(_AGAIN_AFTER_MS / 1000, functools.partial(self._pool.submit, work))
 
 
 def code_of_step(step: Step) -> ErrorCode:
@@ -402,6 +391,4 @@ def code_of_step(step: Step) -> ErrorCode:
 
 
 def _named(found: Collection[OpenTransaction]) -> str:
-    names = sorted({str(one.topic_partition) for one in found})
-    more = f" and {len(names) - _NAMED_MAX} others" if len(names) > _NAMED_MAX else ""
-    return ", ".join(names[:_NAMED_MAX]) + more
+    return shortened(", ".join(sorted({str(one.topic_partition) for one in found})))

@@ -238,14 +238,13 @@ class TransactionRequests:
         asked = dict.fromkeys(received.body.transactional_ids)  # each is described once
         known = self._coordinator.known(asked)
         described = DescribeTransactionsResponse.TransactionState
-        missing = known if isinstance(known, ErrorCode) else ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-        found = {} if isinstance(known, ErrorCode) else known
 
         def answer_of(name: str) -> Any:
-            one = found.get(name)
-            if one is None:
+            missing = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            one = known if isinstance(known, ErrorCode) else known.get(name, missing)
+            if isinstance(one, ErrorCode):
                 return described(
-                    error_code=missing, transactional_id=name, transaction_state="",
+                    error_code=one, transactional_id=name, transaction_state="",
                     producer_id=-1, producer_epoch=-1,
                 )  # fmt: skip
             return described(
