@@ -359,7 +359,7 @@ class Schedule:
 
 @pytest.mark.more_in_soak
 def test_in_orders_by_seed_each_transaction_is_seen_once_or_never() -> None:
-    for seed in draws.seeds(20):
+    for seed in draws.seeds(10):
         schedule = Schedule(seed)
         try:
             schedule.run(60)
