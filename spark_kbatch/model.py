@@ -131,8 +131,11 @@ class LogOffsets(NamedTuple):
     log_end_offset: int
 
     @property
-    def records_count(self) -> int:
-        """Number of offsets from the log's start to its high watermark; 0 where they are not known."""
+    def offsets_count(self) -> int:
+        """Number of offsets from the log's start to its high watermark; 0 where they are not known.
+
+        There are as many records, or fewer: markers of transactions take offsets too.
+        """
         return self.high_watermark - self.log_start_offset
 
     def end_offset(self, isolation: IsolationLevel) -> int:

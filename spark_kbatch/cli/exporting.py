@@ -301,7 +301,7 @@ def _to_broker(
     else:
         table = Table(f"Topic {topic} in {log_dir}")
         table.add_numbers(
-            "partition", "first offset", "next offset", "records", "segments", "bytes"
+            "partition", "first offset", "next offset", "offsets", "segments", "bytes"
         )
         for tp, start, end, segments_count, size in exported:
             table.add_row(tp.partition, start, end, end - start, segments_count, size)

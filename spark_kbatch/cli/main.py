@@ -29,7 +29,7 @@ from spark_kbatch.terminal import LogFormatter, log_level, visible
 # help. A run imports the module of its command alone, and the help of `kbatch` none.
 _SUBJECTS = {
     "Topics": {
-        "topics": ("topics", "topics", "List topics, with their total records and bytes."),
+        "topics": ("topics", "topics", "List topics, with their total offsets and bytes."),
         "describe-topic": (
             "topics", "describe_topic", "Show settings of topics, and their defaults."
         ),

@@ -48,7 +48,7 @@ isolation_level_option = click.option(
     type=click.Choice([level.value for level in IsolationLevel]),
     default=IsolationLevel.READ_COMMITTED.value,
     show_default=True,
-    help="Whether to read only committed records of a real broker's transactions.",
+    help="Whether to read only committed records of transactions of Kafka's clients.",
 )
 where_option = click.option(
     "--where",

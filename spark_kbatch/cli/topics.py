@@ -91,9 +91,10 @@ def topics(
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """List topics, with their total records and bytes.
+    """List topics, with their total offsets and bytes.
 
-    Records are those that a reader sees. Bytes are all that take room, also of records that were overwritten or
+    There are as many records as offsets, or fewer: markers and aborted records of transactions take offsets, too.
+    Bytes are all that take room, also of records that were overwritten or
     deleted and whose files are kept for now: `kbatch gc --dry-run` shows these, and until when.
 
     With the name of a TOPIC, or with --verbose, show offsets, sizes and replicas by partition; --json always does.
@@ -143,9 +144,9 @@ class _Row(NamedTuple):
     groups: Mapping[str, GroupOffset]
 
     @property
-    def records_count(self) -> int | None:
+    def offsets_count(self) -> int | None:
         """The number of offsets from the partition's first to its next one; None if they are not known."""
-        return None if self.offsets is None else self.offsets.records_count
+        return None if self.offsets is None else self.offsets.offsets_count
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -251,7 +252,7 @@ def _print_topics(found: _Listing, where: str) -> None:
     table = Table(f"Topics of {where}")
     table.add_texts("topic")
     has_sizes = any(row.size_in_bytes is not None for row in found.rows)
-    table.add_numbers("partitions", "records", *["bytes"] * has_sizes)
+    table.add_numbers("partitions", "offsets", *["bytes"] * has_sizes)
     has_replicas = any(row.replication for row in found.rows)
     table.add_numbers(*["under-replicated"] * has_replicas)
     has_groups = any(row.groups for row in found.rows)
@@ -266,7 +267,7 @@ def _print_topics(found: _Listing, where: str) -> None:
         table.add_row(
             name,
             len(rows),
-            _sum(row.records_count for row in rows),
+            _sum(row.offsets_count for row in rows),
             *[_sum(row.size_in_bytes for row in rows)] * has_sizes,
             *[len(lacking)] * has_replicas,
             *[[f"{group}: {text_of(lag)}" for group, lag in lags.items()]] * has_groups,
@@ -294,7 +295,7 @@ def _print_partitions(found: _Listing, where: str) -> None:
     table = Table(f"Partitions of {where}")
     table.add_texts("topic")
     has_sizes = any(row.size_in_bytes is not None for row in found.rows)
-    table.add_numbers("partition", "first offset", "next offset", "records", *["bytes"] * has_sizes)
+    table.add_numbers("partition", "first offset", "next offset", "offsets", *["bytes"] * has_sizes)
     of_replicas = [
         heading
         for heading in _REPLICA_COLUMNS
@@ -307,7 +308,7 @@ def _print_partitions(found: _Listing, where: str) -> None:
         edges: tuple[int | None, ...] = (None, None, None)
         if row.offsets is not None:
             start, end = row.offsets.log_start_offset, row.offsets.high_watermark
-            edges = (start, end, row.records_count)
+            edges = (start, end, row.offsets_count)
         lags = [f"{group}: {text_of(one.lag)}" for group, one in row.groups.items()]
         table.add_row(
             *row.topic_partition,
@@ -572,7 +573,7 @@ def delete_topic(
 
 
 def _contents(cluster: Cluster, name: str) -> dict[str, int | None]:
-    """Return a topic's numbers of partitions, records and bytes; None where its logs cannot be read.
+    """Return a topic's numbers of partitions, offsets and bytes; None where its logs cannot be read.
 
     Internal topics are refused.
     """
@@ -583,22 +584,22 @@ def _contents(cluster: Cluster, name: str) -> dict[str, int | None]:
     try:
         rows = cluster.describe([name])
     except (KBatchError, OSError):
-        return {"num_partitions": partitions, "records": None, "size_in_bytes": None}
+        return {"num_partitions": partitions, "offsets": None, "size_in_bytes": None}
     if any(row.error for row in rows):
-        return {"num_partitions": partitions, "records": None, "size_in_bytes": None}
-    records = sum(row.offsets.records_count for row in rows)
+        return {"num_partitions": partitions, "offsets": None, "size_in_bytes": None}
+    offsets = sum(row.offsets.offsets_count for row in rows)
     size = sum(row.size_in_bytes for row in rows)
-    return {"num_partitions": partitions, "records": records, "size_in_bytes": size}
+    return {"num_partitions": partitions, "offsets": offsets, "size_in_bytes": size}
 
 
 def _contents_remotely(cluster: Cluster, name: str) -> dict[str, int | None]:
     topic = cluster.topic(name)
     _ensure_changeable(cluster, name)
     edges = _led_offsets(cluster, [topic])
-    records = sum(one.records_count for one in edges.values())
+    offsets = sum(one.offsets_count for one in edges.values())
     return {
         "num_partitions": topic.partitions,
-        "records": records if len(edges) == topic.partitions else None,
+        "offsets": offsets if len(edges) == topic.partitions else None,
         "size_in_bytes": None,
     }
 
@@ -610,11 +611,11 @@ def _ensure_changeable(cluster: Cluster, name: str) -> None:
 
 
 def _summary(contents: Mapping[str, int | None]) -> str:
-    partitions, records, size = contents.values()
+    partitions, offsets, size = contents.values()
     held = f"{partitions} partition{'s' * (partitions != 1)}"
-    if records is None:
+    if offsets is None:
         return f"{held}, whose logs cannot be read"
-    held = f"{held}, {counted(records, 'record')}"
+    held = f"{held}, {counted(offsets, 'offset')}"
     return held if size is None else f"{held}, {size:,} bytes"
 
 
@@ -666,7 +667,7 @@ def delete_records(
     found = _records_below(cluster, topic, offsets)
     if not (yes or dry_run):
         lines = [
-            f"{tp}: {counted(count, 'record')} below offset {start}"
+            f"{tp}: {counted(count, 'offset')} below offset {start}"
             for tp, (start, count) in found.items()
         ]
         confirm(lines, "delete", "deleted", LOOK)
@@ -676,12 +677,12 @@ def delete_records(
     for tp, (_, count) in found.items():
         if as_json:
             row = {"topic": topic, "partition": tp.partition, "log_start_offset": starts[tp]}
-            print_json({**row, "records": count, "deleted": not dry_run})
+            print_json({**row, "offsets": count, "deleted": not dry_run})
             continue
         start = "would start" if dry_run else "starts"
         outcome = "would be deleted" if dry_run else "deleted"
         print_line(
-            visible(f"{tp} {start} at offset {starts[tp]}: {counted(count, 'record')} {outcome}")
+            visible(f"{tp} {start} at offset {starts[tp]}: {counted(count, 'offset')} {outcome}")
         )
 
 

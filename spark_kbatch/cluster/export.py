@@ -9,7 +9,9 @@ broker finds, when it starts:
       N.log .index .timeindex    the segments, from the batch that holds the log start offset;
                                  leader epoch 0, as a new topic has on a broker; no producer ids: the
                                  broker would give the same ids to producers of its own, and take
-                                 their batches for duplicates of these
+                                 their batches for duplicates of these. They end before the first
+                                 transaction that is open; in place of markers and of what was aborted
+                                 are batches without records, as compaction leaves them
       leader-epoch-checkpoint    epoch 0 starts at the first of them
       partition.metadata         the topic's id on that broker, unchanged
 
@@ -39,6 +41,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spark_kbatch.catalog.metadata import Metadata
+from spark_kbatch.consumer.reading import without_aborted
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import (
@@ -56,18 +59,20 @@ from spark_kbatch.log.checkpoints import (
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import SegmentIndexer, segment_at
 from spark_kbatch.log.state import STATE_FILE, LogState
-from spark_kbatch.model import ReadRange
+from spark_kbatch.model import IsolationLevel, ReadRange
 from spark_kbatch.record.header import (
-    ATTRIBUTES_POSITION,
     MAGIC,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    TRANSACTIONAL,
     BatchHeader,
     LogRead,
     assign,
     ensure_valid,
     rewrite,
+    unpack,
+    without_records,
 )
 from spark_kbatch.record.legacy import first_offset
 from spark_kbatch.replica.manager import ReplicaManager
@@ -251,11 +256,12 @@ class _Target:
 def _stage(log: PartitionLog, state: LogState, directory: Path) -> ExportedPartition:
     """Copy a partition's committed batches into segments in `directory`."""
     files, interval_bytes = log.files, log.config.index_interval_bytes
-    offset, end_offset, source = state.log_start_offset, state.high_watermark, ""
+    offset, end_offset, source = state.log_start_offset, state.last_stable_offset, ""
     segments: list[_Segment] = []
     buffer = bytearray(_READ_BYTES)
     while offset < end_offset:
-        read = log.read(state, ReadRange(offset, _READ_BYTES, buffer=buffer))
+        asked = ReadRange(offset, _READ_BYTES, IsolationLevel.READ_COMMITTED, buffer=buffer)
+        read = log.read(state, asked)
         if read.path != source:
             source = read.path
             base_offset = first_offset(read.data, *read.batches[0])
@@ -293,25 +299,30 @@ class _Segment:
 
         They are changed in place.
         """
-        size, next_offset = 0, end_offset
-        for position, header in read.batches:
-            if header.base_offset >= end_offset:
-                break
-            try:
+        written, next_offset = bytearray(), end_offset
+        try:
+            decided = {position for position, _ in without_aborted(read)}
+            for position, header in read.batches:
+                if header.base_offset >= end_offset:
+                    break
                 ensure_valid(read.data, position, header)
-                _ensure_data(header, position)
-            except CorruptRecordError as error:
-                raise error.at(read.path, read.position) from None
-            data = read.data[position : position + header.size_in_bytes]
-            if header.magic == MAGIC:
-                _as_a_broker_writes(data, header)
-            if header.magic == MAGIC or header.is_wrapper:
-                self._indexer.add(header, self.size_in_bytes + position)
-            else:
-                self._indexer.add_messages(data, header, self.size_in_bytes + position)
-            size, next_offset = position + header.size_in_bytes, header.next_offset
-        self._files.write(self._segment.log, self.size_in_bytes, read.data[:size])
-        self.size_in_bytes += size
+                data = read.data[position : position + header.size_in_bytes]
+                if header.is_control or position not in decided:
+                    data = memoryview(without_records(header.last_offset_delta + 1))
+                    header = unpack(data)._replace(base_offset=header.base_offset)
+                at = self.size_in_bytes + len(written)
+                if header.magic == MAGIC:
+                    _as_a_broker_writes(data, header)
+                if header.magic == MAGIC or header.is_wrapper:
+                    self._indexer.add(header, at)
+                else:
+                    self._indexer.add_messages(data, header, at)
+                written += data
+                next_offset = header.next_offset
+        except CorruptRecordError as error:
+            raise error.at(read.path, read.position) from None
+        self._files.write(self._segment.log, self.size_in_bytes, written)
+        self.size_in_bytes += len(written)
         return next_offset
 
     def finish(self) -> None:
@@ -322,14 +333,6 @@ class _Segment:
         self._files.flush(self._segment.paths)
 
 
-def _ensure_data(header: BatchHeader, position: int) -> None:
-    if header.is_transactional or header.is_control:
-        raise CorruptRecordError(
-            "attributes of a batch to export", position=position + ATTRIBUTES_POSITION,
-            expected="neither of a transaction nor of control", found=f"{header.attributes:#06x}",
-        )  # fmt: skip
-
-
 def _as_a_broker_writes(batch: memoryview, header: BatchHeader) -> None:
     if header.producer_id != NO_PRODUCER_ID:
         rewrite(
@@ -337,5 +340,6 @@ def _as_a_broker_writes(batch: memoryview, header: BatchHeader) -> None:
             producer_id=NO_PRODUCER_ID,
             producer_epoch=NO_PRODUCER_EPOCH,
             base_sequence=NO_SEQUENCE,
+            attributes=header.attributes & ~TRANSACTIONAL,
         )
     assign(batch, 0, base_offset=header.base_offset, leader_epoch=LEADER_EPOCH)

@@ -48,6 +48,9 @@ A crash at any point leaves the job's data visible as a whole or not at all:
 a power loss with `flush` on. With `flush` off, a power loss may take whole batches from the ends of
 partitions, even long after the commit.
 
+It lies below the high watermark. Where a client's transaction is open, readers of committed records come to it
+when that has ended: the last stable offset stays at the transaction's start, in the states of step 2 too.
+
 A commit that fails before the commit point, without a crash, discards what it has placed itself: it may be
 what fills the disk.
 

@@ -10,7 +10,7 @@
 
 A commit that was complete at step 1 had flipped every partition before step 2. A commit decided later
 is applied as a whole in step 4: if one of its states was read in step 2, then its PrepareCommit is
-below the number of step 3. So a reader sees each commit in all partitions and topics or in none, also
+below the number of step 3. So the high watermarks show each commit in all partitions and topics or in none, also
 after a crash between two flips.
 
 This takes no lock and writes nothing, so it works on a read-only mount. There is one exception: if the

@@ -313,8 +313,13 @@ class LogAppender:
         if flush:
             self._flush()
         if last_stable_offset is None:
-            is_stable = self._state.last_stable_offset == self._state.high_watermark
-            last_stable_offset = high_watermark if is_stable else self._state.last_stable_offset
+            stable, end = self._state.last_stable_offset, self._state.log_end_offset
+            if (
+                self._state.high_watermark < end
+            ):  # A follower's, which is told of it with what comes next.
+                as_leader = self._state._replace(high_watermark=end)
+                stable = self._log.producers.last_stable_offset(as_leader)
+            last_stable_offset = high_watermark if stable == end else stable
         self._state = self._state._replace(
             sequence=self._state.sequence + 1,
             log_end_offset=self.next_offset,
@@ -678,11 +683,11 @@ def append_together(
     appender = LogAppender(log, state, now_ms=now_ms)
     appended: list[BatchHeader] = []
     are_known = log.producers.are_known(state)
-    states, last_stable_offset = log.producers.states, None
+    last_stable_offset = None
     if taken:
         appended = appender.append_run(bytearray().join(data for data, _ in taken), headers)
         if any(header.producer_id > NO_PRODUCER_ID for header in headers):
-            last_stable_offset = states.last_stable_offset_with(appended[-1])
+            last_stable_offset = _stable_with(log, state, appended[-1])
     # A duplicate may not have been flushed, or the flush of its state failed.
     if taken or (flush and any(one and one.error is None for one in outcomes)):
         state = appender.finish(flush=flush, last_stable_offset=last_stable_offset)
@@ -690,7 +695,7 @@ def append_together(
     if are_known and taken:
         for header in appended:
             if header.producer_id > NO_PRODUCER_ID:
-                replay(states, header, None, now_ms)
+                replay(log.producers.states, header, None, now_ms)
         log.producers.appended(state, len(appended))
     left = iter(appended)
     return [
@@ -770,7 +775,7 @@ def _append(
     header = together(appended) if batch_headers else appended[0]
     last_stable_offset = None
     if idempotent:
-        last_stable_offset = log.producers.states.last_stable_offset_with(header)
+        last_stable_offset = _stable_with(log, state, header)
         aborted = log.producers.states.aborted_by(header, marker) if marker else None
         if aborted is not None:
             base = appender.segment_base_offset
@@ -787,6 +792,15 @@ def _append(
         log.producers.appended(after, len(appended))
     result = _result(log, state, header.base_offset, header.max_timestamp)
     return Ahead(result, after, log, appender)
+
+
+def _stable_with(log: PartitionLog, state: LogState, header: BatchHeader) -> int:
+    """Return the last stable offset that a log in this state has with a producer's batch more.
+
+    It never goes back. An open transaction may have started before it: where all its records were deleted,
+    a commit of a job that came after them is visible.
+    """
+    return max(state.last_stable_offset, log.producers.states.last_stable_offset_with(header))
 
 
 def _may_roll(
@@ -851,7 +865,7 @@ def append_as_follower(
 
     Raises:
         UnexpectedAppendOffsetError: the batches start elsewhere.
-        OffsetsOutOfOrderError: they have gaps; logs written here have none.
+        OffsetsOutOfOrderError: there are gaps between them; logs written here have none.
         CorruptRecordError: a CRC does not match, or a leader epoch decreases; the position is the
             one in `data`.
         In all of these cases nothing is written.
@@ -890,7 +904,7 @@ def append_as_follower(
                 prepare_offset=prepare_offset,
                 high_watermark=shown_end,
                 last_stable_offset=log.producers.states.last_stable_offset(
-                    shown_end, state.log_start_offset
+                    shown_end, state.last_stable_offset
                 ),
             )
             log.write_state(after, flush=flush)

@@ -12,7 +12,7 @@ visible; the holder of the partition's lock writes that state, or does not.
     log.write_state(appender.finish(flush=True), flush=True)        # visible
     log.read(log.state(), ReadRange(0, max_bytes=1 << 20))
 
-Base offsets and leader epochs lie outside the CRC. But offsets in our logs have no gaps, so a base offset
+Base offsets and leader epochs lie outside the CRC. But batches in our logs follow each other without gaps, so a base offset
 with a flipped bit does not fit between its neighbours, and a leader epoch with one does not fit the
 leader-epoch-checkpoint.
 
@@ -536,7 +536,7 @@ class PartitionLog:
         else:
             self.producers.read(state, now_ms)
             last_stable_offset = self.producers.states.last_stable_offset(
-                high_watermark, state.log_start_offset
+                high_watermark, state.last_stable_offset
             )
         after = state._replace(
             sequence=state.sequence + 1,

@@ -64,6 +64,7 @@ from spark_kbatch.log.checkpoints import (
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.producers import saved as saved_producers
 from spark_kbatch.log.producers import transaction_index
+from spark_kbatch.log.producers.manager import LogProducers
 from spark_kbatch.log.producers.snapshot import SUFFIX as SNAPSHOT_SUFFIX
 from spark_kbatch.log.segment import (
     RELATIVE_OFFSET_MAX,
@@ -503,14 +504,16 @@ def state_ending_at(
     made = indexed(
         segments.files, view, interval_bytes=segments.config.index_interval_bytes, rolled=False
     )
-    return _indexed_state(state, made)._replace(
+    after = _indexed_state(state, made)._replace(
         log_end_offset=offset,
         high_watermark=min(state.high_watermark, offset),
-        last_stable_offset=min(state.last_stable_offset, offset),
         segment_base_offset=base,
         segment_size=position,
         prepare_offset=state.prepare_offset if state.prepare_offset < offset else -1,
     )
+    # A transaction whose marker is gone is open again.
+    stable = LogProducers(segments).last_stable_offset(after)
+    return after._replace(last_stable_offset=stable)
 
 
 def _indexed_state(state: LogState, made: SegmentIndexer) -> LogState:

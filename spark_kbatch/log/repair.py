@@ -59,6 +59,7 @@ from spark_kbatch.log.state import (
     read_state,
     write_state,
 )
+from spark_kbatch.model import LONG_MAX
 from spark_kbatch.store.reports import UNKNOWN_OFFSET, RepairReport
 
 if TYPE_CHECKING:
@@ -203,6 +204,8 @@ class LogRepair:
             log_start_offset=min(max(start, state.log_start_offset), state.log_end_offset),
             leader_epoch=max([known.leader_epoch if known else 0, *self._epochs_in(state, bases)]),
         )
+        stable = max(state.last_stable_offset, state.log_start_offset)
+        state = state._replace(last_stable_offset=stable)
         self._do(
             f"{directory}/kbatch.state is lost: it is rebuilt from the batches, offsets "
             f"{state.log_start_offset} to {state.log_end_offset}"
@@ -243,6 +246,7 @@ class LogRepair:
         everything = empty_state()._replace(
             log_start_offset=bases[0],
             log_end_offset=UNKNOWN_OFFSET,
+            high_watermark=LONG_MAX,
             segment_base_offset=bases[-1],
             segment_size=self._files.opened_size(segment_at(directory, bases[-1]).log),
         )
@@ -251,10 +255,8 @@ class LogRepair:
         assert damage is not None, "no log ends at an offset below all others"
         if (damage.base_offset, damage.position) != (bases[-1], everything.segment_size):
             self._damaged.append(f"{damage.error}; the log ends there")
-        end = damage.offset
-        return state_ending_at(log.segments, everything, *damage[:3])._replace(
-            high_watermark=end, last_stable_offset=end, recovery_point=end
-        )
+        after = state_ending_at(log.segments, everything, *damage[:3])
+        return after._replace(recovery_point=after.log_end_offset)
 
     def _epochs_in(self, state: LogState, bases: list[int]) -> list[int]:
         with contextlib.suppress(FileNotFoundError, KafkaStorageError):

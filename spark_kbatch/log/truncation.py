@@ -38,8 +38,6 @@ def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int)
         return truncate_fully_and_start_at(log, state, offset, now_ms=now_ms)
     after = _with_epoch(log, state_before(log, state, offset))
     log.forget_batches()
-    # A transaction whose marker was removed is open again.
-    after = after._replace(last_stable_offset=log.producers.last_stable_offset(after, now_ms))
     log.write_state(after, flush=True)
     log.discard_unrecorded(after)
     return after

@@ -121,7 +121,7 @@ def _cleanup_policy(key: str, value: str) -> str:
     if "compact" in policies:
         kinds.refuse(
             key, value,
-            "delete; compaction leaves gaps between offsets, and logs written here have none",
+            "delete; compaction leaves gaps between batches, and logs written here have none",
         )  # fmt: skip
     if policies != ["delete"]:
         kinds.refuse(key, value, "delete")
@@ -157,7 +157,7 @@ class TopicConfig:
     retention_ms: int = option("retention.ms", kinds.number(NO_LIMIT, LONG_MAX), NO_LIMIT, "How long records are kept: segments whose newest record is older are deleted; -1 keeps all. Kafka's default of seven days would delete old events as soon as they are written.")
     retention_bytes: int = option("retention.bytes", kinds.number(NO_LIMIT, LONG_MAX), NO_LIMIT, "How large a partition may grow: its oldest segments are deleted as long as the rest still has this many bytes; -1 keeps all.")
     file_delete_delay_ms: int = option("file.delete.delay.ms", kinds.number(0, LONG_MAX), 60_000, "How long the files of deleted segments, renamed to `.deleted`, and those of a deleted topic stay on disk.")
-    cleanup_policy: str = option("cleanup.policy", kinds.OptionKind(_cleanup_policy, "delete"), "delete", "What happens to old segments. Compaction is refused: it leaves gaps between offsets.")
+    cleanup_policy: str = option("cleanup.policy", kinds.OptionKind(_cleanup_policy, "delete"), "delete", "What happens to old segments. Compaction is refused: it leaves gaps between batches.")
     message_format_version: str = option("message.format.version", kinds.OptionKind(_format_version, _VERSIONS), "3.0", "Record format, named by a version of Kafka that wrote it: V0 before 0.10, V1 before 0.11, then V2. V0 and V1 have no headers, no zstd and no idempotent producers; V0 has no timestamps.")
     min_insync_replicas: int = option("min.insync.replicas", kinds.number(1), 1, "How many replicas of a partition, the leader included, must be in sync for a write with acks=all to succeed; with fewer, nothing is written. A number above the replication factor means all replicas.")
     compression_type: str = option("compression.type", kinds.one_of(PRODUCER, UNCOMPRESSED, *(name for name, codec in CODECS.items() if codec)), PRODUCER, "The codec that record batches are stored with. With `producer` that is the one that the producer has chosen; with any other it is this one, at its default level: writers of ours use it instead of their own, and what other clients send is compressed again.")

@@ -7,8 +7,8 @@ truncated, or until `max_wait_ms` have passed.
 A consumer of uncommitted records sees those below the high watermark, one of committed records those below
 the last stable offset. Followers copy from files (`followers`), and fetch nothing.
 
-All partitions are looked at together, as of one moment, and read as they were then. So a commit is seen in
-all of them or in none. A fetch that waits is answered with what it read when it was found to have enough;
+All partitions are looked at together, as of one moment, and read as they were then. So a commit is below
+the high watermarks of all of them or of none. A fetch that waits is answered with what it read when it was found to have enough;
 if its time is up before, with what was there when its partitions changed last. They are read in the order
 of the request. The first that has a batch returns it whole, whatever the limits, so that a large batch
 blocks no one; all others return only what fits.

@@ -516,7 +516,7 @@ class ReplicaManager:
             if batch is not None and appended.result.error is None
         ]
         self.topic_metrics.appended(
-            sum(header.records_count for header in written),
+            sum(header.records_count for header in written if not header.is_control),
             sum(header.size_in_bytes for header in written),
             batches=len(tried),
             failed=len(tried) - len(written),

@@ -266,9 +266,10 @@ class PartitionView:
         if node_id != state.leader or len(found) > 1:  # As the leader that it is going to be.
             end = self.common_end(len(state.isr), found)
             if end > log_state.high_watermark:
-                is_stable = log_state.last_stable_offset == log_state.high_watermark
-                stable = end if is_stable else log_state.last_stable_offset
-                log_state = log_state._replace(high_watermark=end, last_stable_offset=stable)
+                log_state = log_state._replace(high_watermark=end)
+                found_stable = self.log_of(node_id).producers.last_stable_offset(log_state)
+                stable = max(found_stable, log_state.last_stable_offset)
+                log_state = log_state._replace(last_stable_offset=stable)
         deleted_to = max(look.deleted_to, self.deleted_to(node_id, log_state, found))
         return Replica(node_id, self.log_of(node_id), _starting_at(deleted_to, log_state))
 

@@ -106,7 +106,6 @@ class _Look:
     def __init__(self, cluster: Cluster, topic: str, typed: Formats) -> None:
         self._cluster, self._topic, self._typed = cluster, topic, typed
         self._ends: list[int] | None = None
-        self._rows_count: int | None = None  # None: no such topic
 
     def again(self, count: int) -> pa.Table | None:
         """Return the topic's records if they are new and at least `count`, or else None."""
@@ -114,26 +113,26 @@ class _Look:
             offsets = [info.offsets for info in self._cluster.describe([self._topic])]
             ends = [one.last_stable_offset for one in offsets]
             most = sum(one.last_stable_offset - one.log_start_offset for one in offsets)
+            # Offsets are also taken by markers of transactions: records are counted when read.
             if most < count or ends == self._ends:
-                # Offsets are also taken by markers of transactions: records are counted when read.
-                self._rows_count = min(most, self._rows_count or most)
                 return None
             table = self._cluster.read(self._topic, **self._typed.of_read).read_all()
         except UnknownTopicOrPartitionError:
-            self._rows_count = None
             return None
-        self._ends, self._rows_count = ends, table.num_rows
+        self._ends = ends
         return table if table.num_rows >= count else None
 
     def found(self, expected: int) -> str:
-        """Return a sentence about what the last look at the topic found, for a failed test."""
-        if self._rows_count is None:
+        """Return a sentence about what the topic has, for a failed test."""
+        try:
+            count = self._cluster.read(self._topic, columns=["offset"]).read_all().num_rows
+        except UnknownTopicOrPartitionError:
             others = ", ".join(self._cluster.topic_names()) or "none"
             return (
                 f"there is no topic {self._topic!r}; expected: {_records(expected)} in it. "
                 f"Topics that exist: {others}"
             )
-        return f"topic {self._topic!r} has {_records(self._rows_count)}; expected: {expected}"
+        return f"topic {self._topic!r} has {_records(count)}; expected: {expected}"
 
 
 def _records(count: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kbatch import Cluster
-from spark_kbatch.terminal import field, visible
+from spark_kbatch.terminal import counted, field, visible
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SHOWN_BYTES = 300  # of a key, value or header
@@ -46,20 +46,19 @@ def last_records(own: Cluster | None, touched: Iterable[tuple[Cluster, str]], ro
 
 
 def _of_topic(cluster: Cluster, topic: str, rows: int) -> list[str]:
-    offsets = {info.topic_partition.partition: info.offsets for info in cluster.describe([topic])}
-    starts = {
-        partition: max(one.log_start_offset, one.last_stable_offset - rows)
-        for partition, one in offsets.items()
-    }
-    table = cluster.read(topic, start=starts).read_all()
+    edges = [info.offsets for info in cluster.describe([topic])]
+    table = cluster.read(topic, last=rows).read_all()
     # As numbers: a datetime ends with the year 9999.
     at = table.schema.get_field_index("timestamp")
     table = table.set_column(at, "timestamp", table.column(at).cast(pa.int64()))
-    total = sum(one.last_stable_offset - one.log_start_offset for one in offsets.values())
+    total = sum(one.last_stable_offset - one.log_start_offset for one in edges)
     last = heapq.nlargest(
         rows, table.to_pylist(), key=lambda row: (row["timestamp"], row["offset"])
     )
-    told = f"{total} record{'s' * (total != 1)}" + (f", the last {rows}:" if total > rows else "")
+    # All of a topic's records are counted where they are read; offsets are also of markers of transactions.
+    told = counted(len(last), "record")
+    if total > rows:
+        told = f"{counted(total, 'offset')}, the last {told}:"
     head = visible(f"{topic}, in {cluster.address}: {told}")
     return [head, *_aligned([_cells(row) for row in reversed(last)])]
 

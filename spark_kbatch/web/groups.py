@@ -34,7 +34,7 @@ def groups(request: Request) -> Response:
         "groups.html",
         page=shown_page(request, found, GROUPS_SHOWN),
         chart=chart(
-            "lag", "Lag of the groups that are furthest behind over time, in records", *lines
+            "lag", "Lag of the groups that are furthest behind over time, in offsets", *lines
         ),
     )
 
@@ -51,7 +51,7 @@ def group(request: Request) -> Response:
         group=one,
         members=one.members[:PARTITIONS_SHOWN],
         page=shown_page(request, list(one.offsets.items()), PARTITIONS_SHOWN),
-        chart=chart("lag", "Lag over time, in records", *site.samples.series(LAG, group_id)),
+        chart=chart("lag", "Lag over time, in offsets", *site.samples.series(LAG, group_id)),
     )
 
 

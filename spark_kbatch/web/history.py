@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SAMPLES = 240
-RECORDS, BYTES, LAG = "records", "bytes", "lag"  # what series are of
+OFFSETS, BYTES, LAG = "offsets", "bytes", "lag"  # what series are of
 WHOLE = ""  # in place of a topic: all of them
 
 _SERIES_MAX = 5_000  # of 240 numbers each: 10 MB
@@ -121,7 +121,7 @@ class Samples:
         names, ends = self._cluster.topic_names(), defaultdict[tuple[str, str], float](float)
         for one in self._cluster.describe(names) if names else ():
             topic, size = one.topic_partition.topic, one.size_in_bytes
-            ends[RECORDS, topic] += math.nan if one.error else one.offsets.high_watermark
+            ends[OFFSETS, topic] += math.nan if one.error else one.offsets.high_watermark
             ends[BYTES, topic] += math.nan if size < 0 else size
         (before_ms, before), self._before = self._before, (at_ms, ends)
         rates = {
@@ -129,7 +129,7 @@ class Samples:
             for key, end in ends.items()
             if end >= before.get(key, math.inf)
         }
-        for kind in (RECORDS, BYTES):
+        for kind in (OFFSETS, BYTES):
             known = [rate for (of, _), rate in rates.items() if of == kind]
             if known:
                 rates[kind, WHOLE] = sum(known)

@@ -203,7 +203,7 @@ OF_PLACES = {
         "gauge", "consumergroup topic partition", "Offset that a consumer group has committed."
     ),
     "kafka_consumergroup_lag": Described(
-        "gauge", "consumergroup topic partition", "Records from there to the end."
+        "gauge", "consumergroup topic partition", "Offsets from there to the end."
     ),
     "kafka_consumergroup_members": Described(
         "gauge", "consumergroup", "Members of a consumer group."

@@ -14,7 +14,7 @@ from spark_kbatch.remote.topics import RemoteTopic
 from spark_kbatch.store.reports import UNKNOWN_OFFSET, ReplicaInfo
 from spark_kbatch.web.charts import Chart, chart
 from spark_kbatch.web.commits import chart_of, find_commits
-from spark_kbatch.web.history import BYTES, RECORDS, WHOLE
+from spark_kbatch.web.history import BYTES, OFFSETS, WHOLE
 from spark_kbatch.web.site import shown_page, site_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def topics(request: Request) -> Response:
         request,
         "topics.html",
         partitions=_partitions(site, page.shown),
-        rates={name: site.samples.latest(RECORDS, name) for name in page.shown},
+        rates={name: site.samples.latest(OFFSETS, name) for name in page.shown},
         page=page,
         wanted=wanted,
         internal=internal,
@@ -83,7 +83,7 @@ def _rates(site: Site, name: str) -> list[Chart | None]:
     return [
         chart(kind, title, *site.samples.series(kind, name), unit=unit)
         for kind, title, unit in (
-            (RECORDS, "Records written per second", 1000),
+            (OFFSETS, "Offsets written per second", 1000),
             (BYTES, "Growth of the size per second", 1024),
         )
     ]
@@ -93,13 +93,13 @@ def _sides(partitions: Sequence[PartitionInfo]) -> list[Chart | None]:
     """Return charts of partitions side by side."""
     read = [one for one in partitions if not one.error]
     numbers = [one.topic_partition.partition for one in read]
-    records = [float(one.offsets.records_count) for one in read]
+    offsets = [float(one.offsets.offsets_count) for one in read]
     sizes = [one.size_in_bytes if one.size_in_bytes >= 0 else math.nan for one in read]
     bars = [f"Partition {number}" for number in numbers]
     return [
         chart(name, title, numbers, {title: values}, unit=unit, bars=bars, of_times=False)
         for name, title, values, unit in (
-            ("sides", "Records by partition", records, 1000),
+            ("sides", "Offsets by partition", offsets, 1000),
             ("sizes", "Size by partition", sizes, 1024),
         )
     ]

@@ -141,10 +141,10 @@ def test_topics_are_changed_grown_and_deleted(cluster: Cluster, address: str) ->
 
     asked = kbatch("delete-topic", address, "t", input="n\n")
     assert asked.exit_code == 1
-    assert "topic t: 3 partitions, 0 records" in asked.stderr
+    assert "topic t: 3 partitions, 0 offsets" in asked.stderr
     (done,) = objects_of(kbatch("delete-topic", address, "t", "--yes", "--json"))
     assert done == {
-        "topic": "t", "num_partitions": 3, "records": 0, "size_in_bytes": None, "deleted": True,
+        "topic": "t", "num_partitions": 3, "offsets": 0, "size_in_bytes": None, "deleted": True,
     }  # fmt: skip
     assert cluster.topic_names() == ["events"]
 

@@ -28,6 +28,13 @@ from spark_kbatch.log.checkpoints import write_meta_properties, write_partition_
 from spark_kbatch.model import TopicPartition, random_id
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
+from tests.support.client_transactions import (
+    GAPS_END,
+    GAPS_OFFSETS,
+    GIVEN,
+    ClientTransactions,
+    leave_gaps,
+)
 from tests.support.crashes import stride_of
 from tests.support.faults import Fault, FaultyFiles, died
 from tests.support.reference import (
@@ -112,6 +119,37 @@ def test_exported_segments_and_indexes_are_those_of_the_log(tmp_path: Path) -> N
                 assert found.stat().st_size >= path.with_suffix(ending).stat().st_size
             index = path.with_suffix(".index").read_bytes()
             assert (theirs / path.name).with_suffix(".index").read_bytes() == index
+
+
+def test_decided_records_alone_are_exported_at_their_offsets(tmp_path: Path) -> None:
+    cluster, log_dir = (
+        builders.a_cluster(tmp_path, topics={"events": 2}),
+        a_broker_log_dir(tmp_path),
+    )
+    leave_gaps(cluster, "events")
+    client = ClientTransactions(cluster, 6000)
+    client.send(EVENTS_0, b"open")
+    builders.write(cluster, {("events", 0): [builders.batch()]})
+
+    exported = cluster.export("events", to=log_dir)
+
+    assert [one.log_end_offset for one in exported] == [GAPS_END, GAPS_END]
+    for partition in range(2):
+        directory = log_dir / f"events-{partition}"
+        assert [(r.offset, r.value) for r in records(directory)] == list(
+            zip(GAPS_OFFSETS, GIVEN, strict=True)
+        )
+        headers = [
+            read_header(batch)
+            for path in segments(directory)
+            for batch in split_batches(path.read_bytes())
+        ]
+        bounds = [(one.base_offset, one.base_offset + one.last_offset_delta) for one in headers]
+        assert bounds == [(0, 1), (2, 2), (3, 4), (5, 5), (6, 6)]
+        assert [one.records_count for one in headers] == [2, 0, 0, 0, 1]
+        assert {(one.attributes, one.producer_id) for one in headers} == {(0, -1)}
+    with spark_kbatch.open(log_dir) as broker:
+        assert broker.read("events").read_all()["value"].to_pylist() == [*GIVEN, *GIVEN]
 
 
 def test_every_time_index_ends_with_the_largest_time(tmp_path: Path) -> None:

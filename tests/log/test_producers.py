@@ -19,13 +19,16 @@ from spark_kbatch.errors import (
     TransactionCoordinatorFencedError,
 )
 from spark_kbatch.files import Files
+from spark_kbatch.log import retention
 from spark_kbatch.log.append import append_as_follower, append_as_leader
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.producers import transaction_index
 from spark_kbatch.log.producers.replay import rebuild
 from spark_kbatch.log.producers.snapshot import pack, snapshot_offsets, snapshot_path, unpack
 from spark_kbatch.log.producers.state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
+from spark_kbatch.log.repair import LogRepair
 from spark_kbatch.log.segment import segment_at
+from spark_kbatch.log.state import STATE_FILE, create_state
 from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.model import (
     AbortedTransaction,
@@ -361,6 +364,58 @@ def an_open_transaction(tmp_path: Path) -> PartitionLog:
     append_data(log, data_batch(base_offset=0))
     append_data(log, data_batch(base_offset=1, producer_id=1, transactional=True))
     return log
+
+
+@pytest.mark.parametrize("aborts", [False, True], ids=["commit", "abort"])
+def test_a_transaction_whose_marker_a_power_loss_took_is_open_again(
+    tmp_path: Path, aborts: bool
+) -> None:
+    log = an_open_transaction(tmp_path)
+    log.write_state(log.state()._replace(recovery_point=2), flush=True)
+    append_data(log, marker_batch(base_offset=0, producer_id=1, abort=aborts))
+    builders.append(log, builders.batch(n=1))
+    path = segment_at(log.directory, 0).log
+    marker_size = len(marker_batch(base_offset=0, producer_id=1, abort=aborts))
+    path.write_bytes(path.read_bytes()[: -marker_size // 2 - len(builders.batch(n=1))])
+    create_state(Files(), log.directory, log.state()._replace(boot_id=b"another machine!"))
+
+    read, after = as_another_process_has_it(log).state(), as_another_process_has_it(log)
+    assert (read.last_stable_offset, read.high_watermark) == (1, 2)
+    written = after.discard_unrecorded(after.state())
+    assert (written.last_stable_offset, written.high_watermark) == (1, 2)
+    append_data(after, marker_batch(base_offset=0, producer_id=1, abort=aborts))
+    assert after.state().last_stable_offset == 3
+
+
+def test_a_repaired_log_has_the_open_transactions_of_its_batches(tmp_path: Path) -> None:
+    log = an_open_transaction(tmp_path)
+    builders.append(log, builders.batch(n=2))
+    (log.directory / "partition.metadata").write_text(
+        "version: 0\ntopic_id: nyBBbFDuTeu_f1pLaD4Tcg"
+    )
+    (log.directory / STATE_FILE).unlink()
+
+    LogRepair(as_another_process_has_it(log), dry_run=False).run("nyBBbFDuTeu_f1pLaD4Tcg", None)
+
+    state = as_another_process_has_it(log).state()
+    assert (state.last_stable_offset, state.high_watermark) == (1, 4)
+
+
+def test_deleted_records_of_an_open_transaction_do_not_hold_back_what_came_after_them(
+    tmp_path: Path,
+) -> None:
+    log = an_open_transaction(tmp_path)
+    builders.append(log, builders.batch(n=2))
+    retention.delete_records(log, log.state(), 4, now_ms=NOW_MS)
+    builders.append(log, builders.batch(n=1))
+    assert log.state().last_stable_offset == 5
+    append_to(log, Sent(9, 0, 0, 1))
+    assert log.state().last_stable_offset == 5, (
+        "it does not go back to where the transaction started"
+    )
+
+    append_data(log, marker_batch(base_offset=0, producer_id=1, abort=True))
+    assert log.state().last_stable_offset == 7
 
 
 def test_an_open_transaction_holds_the_last_stable_offset_for_any_append(tmp_path: Path) -> None:

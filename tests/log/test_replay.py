@@ -205,7 +205,7 @@ def test_an_open_transaction_that_began_before_the_log_start_counts_from_there(
     history = History()
     history.append(1, transactional=True, n=5)
     states = rebuilt_from(tmp_path, history.segments(tmp_path)).states
-    assert states.last_stable_offset(5, log_start_offset=3) == 3
+    assert states.last_stable_offset(5, at_least=3) == 3
 
 
 def test_an_aborted_transaction_names_the_offset_up_to_which_all_was_decided(

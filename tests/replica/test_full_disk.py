@@ -120,7 +120,7 @@ def use_commands(disk: Path) -> None:
     assert room(disk) > MIB
     fill(disk)
     done = kbatch("delete-records", path, "a", "0:11", "--yes")
-    assert done.stdout == "a-0 starts at offset 11: 11 records deleted\n", done
+    assert done.stdout == "a-0 starts at offset 11: 11 offsets deleted\n", done
     assert room(disk) > MIB * 9 // 10
     fill(disk)
     done = kbatch("alter-topic", path, "c", "--config", "retention.bytes=100000")

@@ -330,7 +330,7 @@ def test_a_failed_test_shows_the_last_records_of_its_topics(pytester: pytest.Pyt
         [
             "E *Failed: after 0.05 s topic 'words-*' has 3 records; expected: 4",
             "*kbatch: last records, at call*",
-            "words-*, in */kbatch: 3 records, the last 2:",
+            "words-*, in */kbatch: 3 offsets, the last 2 records:",
             "  at   time                      key  value  headers",
             r"  0:1  20*T*Z  k    two\x1b[[]31m",
             r"  0:2  20*T*Z  \N   " + "x" * 300 + "... (1000 bytes)",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_kbatch import Cluster
 from spark_kbatch.web import charts
 from spark_kbatch.web.charts import Chart, chart
-from spark_kbatch.web.history import BYTES, RECORDS, Samples
+from spark_kbatch.web.history import BYTES, OFFSETS, Samples
 from spark_kbatch.web.serving import WebServer
 from spark_kbatch.web.site import Site, number_shown, size_shown
 from tests.support import builders
@@ -67,11 +67,11 @@ def test_a_line_is_in_proportion_to_its_table_and_a_gap_is_a_gap(
     site: Site, visitor: Visitor
 ) -> None:
     rates = [10.0, 25.0, math.nan, 40.0, math.nan, 0.0, 5.0]
-    site.samples = Sampled(site.cluster, *({(RECORDS, ""): rate} for rate in rates))
+    site.samples = Sampled(site.cluster, *({(OFFSETS, ""): rate} for rate in rates))
 
-    found = charts_in(visitor.get("/").text)["records"]
+    found = charts_in(visitor.get("/").text)["offsets"]
 
-    assert found.table[0] == ["Time (UTC)", "Records written per second"]
+    assert found.table[0] == ["Time (UTC)", "Offsets written per second"]
     shown = ["10", "25", "not known", "40", "not known", "0", "5"]
     assert [row[1] for row in found.table[1:]] == [*reversed(shown)]  # the newest first
     assert found.table[-1][0] == "2024-10-25 12:00:00"
@@ -87,12 +87,12 @@ def test_a_line_is_in_proportion_to_its_table_and_a_gap_is_a_gap(
 
 
 def test_a_topic_has_its_own_rates(site: Site, visitor: Visitor) -> None:
-    kinds = {(RECORDS, "events"): 2.0, (BYTES, "events"): 3 * 1024.0, (RECORDS, ""): 9.0}
-    site.samples = Sampled(site.cluster, kinds, {**kinds, (RECORDS, "events"): 4.0})
+    kinds = {(OFFSETS, "events"): 2.0, (BYTES, "events"): 3 * 1024.0, (OFFSETS, ""): 9.0}
+    site.samples = Sampled(site.cluster, kinds, {**kinds, (OFFSETS, "events"): 4.0})
 
     found = charts_in(visitor.get("/topics/events").text)
 
-    assert [row[1] for row in found["records"].table[1:]] == ["4", "2"]
+    assert [row[1] for row in found["offsets"].table[1:]] == ["4", "2"]
     assert [row[1] for row in found["bytes"].table[1:]] == ["3.0 KiB", "3.0 KiB"]
     assert found["bytes"].values == ["0 Bytes", "1.0 KiB", "2.0 KiB", "3.0 KiB"]
     (row,) = table(visitor.get("/").text, "Topic")

@@ -50,7 +50,7 @@ def test_a_group_has_its_offsets_lag_and_members(cluster: Cluster) -> None:
     assert first == ["events", "0", "12", "30", "18", "2023-11-14T22:13:20.000Z"]
     assert second == ["events", "1", "none", "0", "not known", ""]
     assert table(page, "Member") == [["app<b>-1", "app<b>", "127.0.0.1", "events-0, events-1"]]
-    assert "Stable, 1 member, partitions assigned by range, generation 3; lag 18 records." in text_of(page)  # fmt: skip
+    assert "Stable, 1 member, partitions assigned by range, generation 3; lag 18 offsets." in text_of(page)  # fmt: skip
 
 
 @pytest.mark.parametrize("place", ["folder", "bucket"])

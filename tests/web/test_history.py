@@ -14,7 +14,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.model import LogOffsets, PartitionInfo, TopicPartition
 from spark_kbatch.web import history
-from spark_kbatch.web.history import BYTES, LAG, RECORDS, SAMPLES, Samples
+from spark_kbatch.web.history import BYTES, LAG, OFFSETS, SAMPLES, Samples
 from spark_kbatch.web.serving import WebServer
 from spark_kbatch.web.site import Site
 from tests.support import builders
@@ -97,15 +97,15 @@ def test_a_rate_is_what_came_since_the_sample_before(
     after(15, a=[(40, 1600), (5, 100)], b=[(7, 50)])
     after(30, a=[(70, 1600), (35, 400)], b=[(67, 650)])
 
-    assert values(samples, RECORDS, "a") == [None, 2, 2]
-    assert values(samples, RECORDS, "b")[-2:] == [0, 2]
-    assert values(samples, RECORDS)[-2:] == [2, 4]
+    assert values(samples, OFFSETS, "a") == [None, 2, 2]
+    assert values(samples, OFFSETS, "b")[-2:] == [0, 2]
+    assert values(samples, OFFSETS)[-2:] == [2, 4]
     assert values(samples, BYTES, "a")[-2:] == [40, 10]
     assert values(samples, BYTES)[-2:] == [40, 30]
-    times = samples.series(RECORDS, "a")[0]
+    times = samples.series(OFFSETS, "a")[0]
     assert [later - times[0] for later in times] == [0, 15_000, 45_000]
-    assert samples.latest(RECORDS, "a") == 2
-    assert samples.latest(RECORDS) == 3
+    assert samples.latest(OFFSETS, "a") == 2
+    assert samples.latest(OFFSETS) == 3
 
 
 def test_a_topic_that_is_created_again_has_no_negative_rate(
@@ -120,8 +120,8 @@ def test_a_topic_that_is_created_again_has_no_negative_rate(
     after(10, a=[(50, 500)], b=[(50, 50)])  # and once more
     after(10, a=[(60, 600)], b=[(60, 60)])
 
-    assert values(samples, RECORDS, "a") == [None, 10, None, 1, None, None, 1]
-    assert values(samples, RECORDS) == [None, 11, 1, 2, 1, 1, 2]
+    assert values(samples, OFFSETS, "a") == [None, 10, None, 1, None, None, 1]
+    assert values(samples, OFFSETS) == [None, 11, 1, 2, 1, 1, 2]
 
 
 def test_what_deletes_old_segments_is_no_negative_rate_of_bytes(
@@ -131,7 +131,7 @@ def test_what_deletes_old_segments_is_no_negative_rate_of_bytes(
         after(10, a=[(number * 10, size)])
 
     assert values(samples, BYTES, "a") == [None, 10, None, 10]
-    assert values(samples, RECORDS, "a") == [None, 1, 1, 1]
+    assert values(samples, OFFSETS, "a") == [None, 1, 1, 1]
 
 
 def test_a_partition_that_comes_back_is_no_peak(
@@ -144,7 +144,7 @@ def test_a_partition_that_comes_back_is_no_peak(
     after(10, a=[(20, 0), (1_000_000, 9)])
     after(10, a=[(30, 0), (1_000_000, 9)])
 
-    assert values(samples, RECORDS, "a") == [None, None, None, 1]
+    assert values(samples, OFFSETS, "a") == [None, None, None, 1]
 
 
 def test_a_place_that_tells_no_sizes_has_no_rate_of_bytes(
@@ -153,7 +153,7 @@ def test_a_place_that_tells_no_sizes_has_no_rate_of_bytes(
     for end in (0, 10, 20):
         after(10, a=[(end, -1)])
 
-    assert values(samples, RECORDS) == [None, 1, 1]
+    assert values(samples, OFFSETS) == [None, 1, 1]
     assert values(samples, BYTES) == values(samples, BYTES, "a") == []
 
 
@@ -169,7 +169,7 @@ def test_a_failure_is_a_gap_and_logged_once(
     place.error, place.lags["g"] = None, 8
     after(10, a=[(70, 70)])
 
-    assert values(samples, RECORDS, "a") == [None, 1, None, None, 2]  # 60 records in 30 s
+    assert values(samples, OFFSETS, "a") == [None, 1, None, None, 2]  # 60 records in 30 s
     assert values(samples, LAG, "g") == [3, 3, 3, 3, 8]
     (logged,) = (one for one in caplog.records if one.levelno >= logging.WARNING)
     assert "topics cannot be read: its disk is gone" in logged.getMessage()
@@ -235,7 +235,7 @@ def test_a_clock_that_stands_still_divides_by_nothing(
     after(a=[(0, 0)])
     after(0, a=[(10, 10)])
 
-    assert values(samples, RECORDS, "a") == [None, 10_000]
+    assert values(samples, OFFSETS, "a") == [None, 10_000]
 
 
 def test_samples_start_and_end_with_the_server(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_samples_of_a_real_place_count_what_was_written(tmp_path: Path) -> None:
         now = 10_000
         samples.sample()
 
-        assert samples.latest(RECORDS, "a") == samples.latest(RECORDS) == 3
+        assert samples.latest(OFFSETS, "a") == samples.latest(OFFSETS) == 3
         size = sum(one.size_in_bytes for one in cluster.describe("a"))
         assert samples.latest(BYTES, "a") == size / 10
         assert values(samples, LAG, "g") == [0, 15]

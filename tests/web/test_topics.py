@@ -24,7 +24,7 @@ def cluster(tmp_path: Path) -> Cluster:
     return cluster
 
 
-def test_topics_are_listed_with_partitions_records_and_sizes(cluster: Cluster) -> None:
+def test_topics_are_listed_with_partitions_offsets_and_sizes(cluster: Cluster) -> None:
     with shown(cluster) as pages:
         page = Visitor(pages).get("/").words
 
@@ -82,7 +82,7 @@ def test_a_topic_has_its_partitions_with_offsets_sizes_and_settings(cluster: Clu
             f"{one.topic_partition.partition} {offsets.log_start_offset} {offsets.high_watermark}"
         )
         assert f"{numbers} {offsets.high_watermark - offsets.log_start_offset}" in page
-    assert "2 partitions, 20 records" in page
+    assert "2 partitions, 20 offsets" in page
     assert "retention.ms 1000 given" in page
     assert "retention.bytes -1 default" in page
 

@@ -118,12 +118,17 @@ class LogProducers:
         self.states = ProducerStates(self._segments.topic_partition)
         self._as_of = None
 
-    def last_stable_offset(self, state: LogState, now_ms: int) -> int:
-        """Compute the last stable offset of a log in this recorded state by reading its batches.
+    def last_stable_offset(self, state: LogState) -> int:
+        """Compute the last stable offset of a log in this state by reading its batches; takes no lock.
 
-        It is read from the batches, whatever is cached; nothing is written.
+        It is read from the batches, whatever is cached; nothing is written. Where they are damaged it is
+        as recorded.
         """
-        states = self.states_of(state, now_ms)
+        try:
+            # At no time, as a producer with an open transaction does not expire.
+            states = self.states_of(state, 0)
+        except (CorruptRecordError, KafkaStorageError, FileNotFoundError):
+            return min(state.last_stable_offset, state.high_watermark)
         return states.last_stable_offset(state.high_watermark, state.log_start_offset)
 
     def states_of(self, state: LogState, now_ms: int) -> ProducerStates:

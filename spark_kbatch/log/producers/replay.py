@@ -405,7 +405,7 @@ class AbortedSearch:
     ) -> list[AbortedTransaction]:
         """Return the aborted transactions with batches in [offset, end_offset), by first offset.
 
-        A first offset below `offset` may be that of the first batch that was read.
+        So are those that were still open when their records were overwritten. A first offset below `offset` may be that of the first batch that was read.
 
         Args:
             segments: ascending, from the one of `start` or an earlier one on.
@@ -422,6 +422,12 @@ class AbortedSearch:
             looked = _Looked(offset, offset, start, {}, ())
         looked = self._looked = self._look(segments, looked, offset, end_offset, log_end_offset)
         found = transaction_index.collect([looked.aborted], offset, end_offset)
+        # Only records that were overwritten are below the last stable offset and undecided.
+        found += [
+            AbortedTransaction(producer_id, first, log_end_offset)
+            for producer_id, first in looked.open.items()
+            if first < end_offset
+        ]
         return sorted(found, key=lambda one: one.first_offset)
 
     def _look(

@@ -263,14 +263,18 @@ class ProducerStates:
         )
         return aborted
 
-    def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
+    def last_stable_offset(self, high_watermark: int, at_least: int = 0) -> int:
         """Return the log's last stable offset, the exclusive end of its decided transactions.
 
         Each transaction before it has a marker, and that is below the high watermark.
+
+        Args:
+            high_watermark: of the log.
+            at_least: what it was before, or the log's start.
         """
         ended = (first for first, marker in self._ended.items() if marker >= high_watermark)
         unstable = min((*self._open, *ended, high_watermark))
-        return max(unstable, min(log_start_offset, high_watermark))
+        return max(unstable, min(at_least, high_watermark))
 
     def forget_ended(self, high_watermark: int) -> None:
         """Drop ended transactions whose marker is below the high watermark."""
