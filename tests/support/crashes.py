@@ -113,7 +113,9 @@ class _Recorder(SimulatedProcess):
     def _step(
         self, name: str, where: Path | int, partly: Callable[[float], object] | None = None
     ) -> None:
-        with self.disk.changed:  # others of its threads wait: a copy and a step each have their turn
+        with (
+            self.disk.changed
+        ):  # others of its threads wait: a copy and a step each have their turn
             self.disks.append(self.disk.copy())
             super()._step(name, where, partly)
 

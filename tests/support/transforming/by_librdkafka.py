@@ -19,7 +19,7 @@ _TIMEOUT_S = 30.0
 
 
 def main(address: str, group: str, source: str, target: str, transactional_id: str) -> None:
-    common = {"bootstrap.servers": address, "reconnect.backoff.max.ms": 200, "log_level": 4}
+    common = {"bootstrap.servers": address, "reconnect.backoff.max.ms": 200, "log_level": 0}
     producer = Producer(
         common
         | {
