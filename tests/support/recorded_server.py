@@ -80,7 +80,7 @@ class Script:
         """Serve, and let producers, a job and retention do what they do; one producer hangs to the end."""
         cluster = Cluster(PATH, files=files)
         both = (EVENTS, OTHER)
-        with cluster.serve(flush=True) as server, RawClient(server) as client:
+        with cluster.serve(flush=True) as server, RawClient(server, timeout_s=60) as client:
             kept, dropped, hangs, late = (
                 RawProducer(client, name, timeout_ms=300 if name == "late" else 60_000)
                 for name in PRODUCERS
@@ -217,7 +217,7 @@ def a_job_commits_first(files: Files) -> tuple[bytes, ...]:
 def producers_start_again(files: Files) -> tuple[bytes, ...]:
     """Serve; each producer starts again, which aborts what the one before it left, and writes."""
     cluster = Cluster(PATH, files=files)
-    with cluster.serve(flush=True) as server, RawClient(server) as client:
+    with cluster.serve(flush=True) as server, RawClient(server, timeout_s=60) as client:
         for name in PRODUCERS:
             producer = RawProducer(client, name).start()
             producer.write(EVENTS, OTHER, value=b"again " + name.encode()).end(commit=True)

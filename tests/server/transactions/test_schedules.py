@@ -53,7 +53,7 @@ class Serving:
     def __enter__(self) -> Self:
         self.cluster = Cluster(PATH, files=DiskFiles(self.disk))
         self.server: Server = self._open.enter_context(self.cluster.serve())
-        self.client = self._open.enter_context(RawClient(self.server))
+        self.client = self._open.enter_context(RawClient(self.server, timeout_s=60))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -95,7 +95,7 @@ class Waiting:
     """A Produce on a connection of its own, whose answer is waited for later."""
 
     def __init__(self, server: Server, producer: RawProducer, tp: TopicPartition, value: bytes):
-        self._client = RawClient(server, timeout_s=30)
+        self._client = RawClient(server, timeout_s=60)
         asked = produce(
             producer.batch(tp, value=value), *tp, transactional_id=producer.transactional_id
         )
