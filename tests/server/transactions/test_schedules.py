@@ -166,6 +166,37 @@ def test_in_every_order_a_late_batch_is_in_no_transaction_and_all_else_is_visibl
     serving.ensure_stable()
 
 
+# Offsets of groups.
+
+
+def stable_offset(client: RawClient, group: str) -> tuple[ErrorCode, int]:
+    """Return a group's offset as one of its consumers gets it, which waits while a transaction may change it."""
+    group_of = protocol.OffsetFetchRequest.OffsetFetchRequestGroup
+    topics = [group_of.OffsetFetchRequestTopics(name=IN.topic, partition_indexes=[0])]
+    asked = protocol.OffsetFetchRequest(require_stable=True)
+    asked.groups = [group_of(group_id=group, topics=topics)]
+    answer = client.ask(ApiKey.OFFSET_FETCH, 9, asked).groups[0]
+    if answer.error_code:
+        return ErrorCode(answer.error_code), -1
+    one = answer.topics[0].partitions[0]
+    return ErrorCode(one.error_code), one.committed_offset
+
+
+def test_pending_offsets_are_not_stable_before_a_server_has_loaded_its_transactions() -> None:
+    with Serving(made_disk()) as serving:
+        producer = RawProducer(serving.client).start()
+        assert producer.add_group("g") is OK
+        assert producer.commit_offsets("g", {IN: 5}) == [OK]
+        coordinator = serving.server._transactions
+        with coordinator._mutex:  # as after the start, until the first tick
+            coordinator._loaded_in = None
+            coordinator._active, coordinator._owners, coordinator._deadlines = {}, {}, {}
+
+        assert stable_offset(serving.client, "g") == (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
+        producer.end(commit=True)
+        assert stable_offset(serving.client, "g") == (OK, 5)
+
+
 # By seed.
 
 
@@ -324,7 +355,7 @@ class Schedule:
             found = Counter(values(self.serving.cluster, tp))
             assert found <= expected, f"{tp}: {found - expected}"
         for group in "abc":
-            error, offset = self._stable_offset(group)
+            error, offset = stable_offset(self.serving.client, group)
             if error is OK:
                 assert group not in self._pending
                 assert offset == self._offsets.get(group, -1)
@@ -332,17 +363,6 @@ class Schedule:
                 assert offset == -1
             else:
                 assert error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, error
-
-    def _stable_offset(self, group: str) -> tuple[ErrorCode, int]:
-        group_of = protocol.OffsetFetchRequest.OffsetFetchRequestGroup
-        topics = [group_of.OffsetFetchRequestTopics(name=IN.topic, partition_indexes=[0])]
-        asked = protocol.OffsetFetchRequest(require_stable=True)
-        asked.groups = [group_of(group_id=group, topics=topics)]
-        answer = self.serving.client.ask(ApiKey.OFFSET_FETCH, 9, asked).groups[0]
-        if answer.error_code:
-            return ErrorCode(answer.error_code), -1
-        one = answer.topics[0].partitions[0]
-        return ErrorCode(one.error_code), one.committed_offset
 
     def _finish(self) -> None:
         for name in [*self._open]:
