@@ -113,8 +113,11 @@ class _Recorder(SimulatedProcess):
     def _step(
         self, name: str, where: Path | int, partly: Callable[[float], object] | None = None
     ) -> None:
-        self.disks.append(self.disk.copy())
-        super()._step(name, where, partly)
+        with (
+            self.disk.changed
+        ):  # others of its threads wait: a copy and a step each have their turn
+            self.disks.append(self.disk.copy())
+            super()._step(name, where, partly)
 
 
 class Recording:

@@ -135,6 +135,9 @@ class TransactionCoordinator:
 
     def pending_of(self, group_id: str) -> Collection[TopicPartition]:
         """Return the partitions of which transactions that are open, or decided, have a group's offsets."""
+        if self._loaded_in is None:
+            with self._mutex:
+                self._why_not_ready()  # Before they are loaded, offsets that are pending would look stable.
         active = [*self._active.values()]
         return {tp for one in active for tp in one.offsets.get(group_id, ())}
 

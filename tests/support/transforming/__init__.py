@@ -1,0 +1,131 @@
+"""The loops of transactional clients: they consume, transform and produce, exactly once, through a group.
+
+    Loop("franz-go", kafka, address, topics, folder)     its programs, which are killed and started again
+
+A program takes the records of the topic SOURCE and writes "done VALUE" into the same partition of TARGET; one
+transaction has some records and the group's offsets. One transaction of five is aborted on purpose, after it has
+written "aborted VALUE": then its records are transformed again.
+
+    by_librdkafka    confluent-kafka
+    by_aiokafka      aiokafka; it does not say of which generation offsets are, so one program has its group alone
+    Transform.java   Kafka's own client
+    franz_go         franz-go, which Go brings
+
+Their arguments are ADDRESS GROUP SOURCE TARGET TRANSACTIONAL_ID. They end by themselves with the code 3 after an error
+that a client takes as final, as programs do that a supervisor starts again, and with 0 after SIGTERM.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tests.conftest import REPOSITORY
+from tests.support.kafka import Kafka, MissingToolError
+
+CLIENTS = ("librdkafka", "Java", "franz-go", "aiokafka")
+FINAL_ERROR = 3
+_HERE = Path(__file__).parent
+_BUILT = REPOSITORY / "build" / "interop"
+_STOP_TIMEOUT_S = 60
+
+
+class Topics(NamedTuple):
+    """What a loop reads, and what it writes."""
+
+    source: str
+    target: str
+
+
+class Loop:
+    """The programs of one client, all in one group."""
+
+    def __init__(
+        self, client: str, kafka: Kafka, address: str, topics: Topics, folder: Path
+    ) -> None:
+        """Prepare them; what they say goes into `folder`.
+
+        Raises:
+            MissingToolError: what builds one of them is not here.
+        """
+        self.group = f"group-of-{topics.source}"
+        self._command = [*_command(client, kafka), address, self.group, *topics]
+        self._logs = [folder / f"{client}-{n}.log" for n in range(1 if client == "aiokafka" else 2)]
+        self._running: list[subprocess.Popen[bytes]] = []
+        self.ended = 0  # by themselves, after an error
+
+    def __enter__(self) -> Self:
+        self._running = [self._started(n) for n in range(len(self._logs))]
+        return self
+
+    def _started(self, number: int) -> subprocess.Popen[bytes]:
+        with self._logs[number].open("ab") as log:
+            return subprocess.Popen(
+                [*self._command, f"{self.group}-{number}"], cwd=REPOSITORY, stdout=log, stderr=log
+            )
+
+    def tend(self) -> None:
+        """Start those again that have ended after an error; nothing else may have ended them."""
+        for number, process in enumerate(self._running):
+            code = process.poll()
+            if code is not None:
+                assert code == FINAL_ERROR, f"it ended with {code}:\n{self.said(number)}"
+                self.ended += 1
+                self._running[number] = self._started(number)
+
+    def kill(self, number: int) -> None:
+        """Kill one, and start another in its place."""
+        process = self._running[number % len(self._running)]
+        process.kill()
+        process.wait()
+        self._running[number % len(self._running)] = self._started(number % len(self._running))
+
+    def said(self, number: int) -> str:
+        """Return the last that a program has printed."""
+        return self._logs[number].read_text(errors="replace")[-5_000:]
+
+    def stop(self) -> None:
+        """Stop all as a supervisor does."""
+        for process in self._running:
+            process.terminate()
+        for process in self._running:
+            process.wait(_STOP_TIMEOUT_S)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            for number in range(len(self._logs)):
+                error.add_note(f"{self._logs[number].name} said:\n{self.said(number)}")
+        for process in self._running:
+            process.kill()
+            process.wait()
+
+
+def _command(client: str, kafka: Kafka) -> Sequence[str]:
+    match client:
+        case "Java":
+            return kafka.command(str(_HERE / "Transform.java"))  # compiled when it starts
+        case "franz-go":
+            return [str(_franz_go())]
+        case _:
+            return [sys.executable, "-m", f"{__name__}.by_{client}"]
+
+
+def _franz_go() -> Path:
+    program = _BUILT / "franz-go-loop"
+    done = subprocess.run(
+        ["go", "build", "-o", str(program), "."], cwd=_HERE / "franz_go", env=dict(os.environ),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise MissingToolError(f"Go cannot build franz-go's loop:\n{done.stdout}{done.stderr}")
+    return program
