@@ -102,9 +102,16 @@ USES = {
         "Agreements._remove_if_old": AGREED,
     },
     "cluster/groups.py": {"FolderGroups.alter_offsets.changes": TIMES},
-    "cluster/offsets_store.py": {
-        "OffsetsStore.append": TIMES,
-        "OffsetsStore._rewrite": TIMES,
+    "cluster/state_log.py": {
+        "StateLog.append": TIMES,
+        "StateLog._rewrite": TIMES,
+    },
+    "cluster/transactions/checking.py": {"open_transactions": EXPIRY},
+    "cluster/transactions/ending.py": {
+        "IdleTransactions._now_ms": TIMES,
+        "IdleTransactions._end": TIMES,
+        "IdleTransactions.abort": TIMES,
+        "IdleTransactions.finish": TIMES,
     },
     "commit/coordinator.py": {
         "Coordinator._publish_locked": TIMES,
@@ -172,10 +179,21 @@ USES = {
         "Memberships._assign": TIMES,
     },
     "server/groups/offsets.py": {
-        "CommittedOffsets.commit": TIMES,
+        "CommittedOffsets._accepted": TIMES,
         "CommittedOffsets._has_expired": EXPIRY,
     },
     "server/server.py": {"Server.__init__": SHOWN},
+    "server/transactions/coordinator.py": {
+        "TransactionCoordinator.step": TIMES,
+        "TransactionCoordinator.tick": TIMES,
+        "TransactionCoordinator._marker": TIMES,
+        "TransactionCoordinator._complete.work": TIMES,
+        "TransactionCoordinator._forget_expired": EXPIRY,
+    },
+    "server/transactions/requests.py": {
+        "TransactionRequests.list_transactions": SHOWN,
+        "TransactionRequests._producers": EXPIRY,
+    },
     "web/history.py": {"Samples.__init__": SHOWN},
     "wire/oauth.py": {"TokenSource._unsecured": ENDING},
 }

@@ -35,7 +35,7 @@ class RecordFields:
             version_max: the highest version that is known; None for a key, whose kind is looked at before.
             flexible: the first version that is flexible.
         """
-        self.kind = parse(what, text)
+        self.kind: Any = parse(what, text)  # a class for values with these fields
         self._topic, self._what = topic, what
         self._version_max, self._flexible = version_max, flexible
 

@@ -15,7 +15,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster
-from spark_kbatch.cluster import group_records, offsets_store
+from spark_kbatch.cluster import group_records, state_log
 from spark_kbatch.cluster.group_records import (
     CommittedOffset,
     GroupKey,
@@ -26,6 +26,7 @@ from spark_kbatch.cluster.group_records import (
 from spark_kbatch.cluster.groups import read_groups
 from spark_kbatch.cluster.offsets_store import Change, OffsetsStore, StoredGroups
 from spark_kbatch.cluster.parts import FolderParts
+from spark_kbatch.cluster.state_log import StateLog
 from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS, read_records
 from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError, LockTimeoutError
 from spark_kbatch.files import Files
@@ -57,7 +58,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 @pytest.fixture
 def rewrites_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    return lambda size: monkeypatch.setattr(offsets_store, "REWRITE_BYTES", size)
+    return lambda size: monkeypatch.setattr(state_log, "REWRITE_BYTES", size)
 
 
 def loaded(cluster: Cluster) -> StoredGroups:
@@ -117,7 +118,7 @@ def test_the_topic_has_as_many_replicas_as_transaction_state(tmp_path: Path) -> 
     kept.append([offset(1)])
 
     assert cluster.topic("__consumer_offsets").replication_factor == 2
-    kept._rewrite()
+    kept._log._rewrite()
     kept.append([offset(2)])
     assert loaded(cluster) == kept.contents
     ensure_sound(store_of(cluster).manager.log(CONSUMER_OFFSETS))
@@ -138,7 +139,7 @@ def test_other_processes_see_appended_changes(cluster: Cluster) -> None:
     assert first.members == (GroupMember("m", None, "c", "127.0.0.1", ()),)
     assert first.offsets == {PLACE: committed(7, "so far", 5)}
     assert (second.group_id, second.state, second.protocol_type) == ("simple", "Empty", "")
-    kept._rewrite()
+    kept._log._rewrite()
     kept.append([offset(2, "simple")])
     assert [one.offsets[PLACE].committed_offset for one in read_groups(reader)] == [7, 2]
 
@@ -210,8 +211,8 @@ def test_a_log_of_mostly_current_records_is_not_rewritten_each_time(
     kept = OffsetsStore(store_of(cluster))
     kept.append([offset(1, group=str(number)) for number in range(1000)])
     rewritten: list[int] = []
-    rewrite = OffsetsStore._rewrite
-    monkeypatch.setattr(OffsetsStore, "_rewrite", lambda one: rewritten.append(1) or rewrite(one))
+    rewrite = StateLog._rewrite
+    monkeypatch.setattr(StateLog, "_rewrite", lambda one: rewritten.append(1) or rewrite(one))
     for number in range(200):
         kept.append([offset(number)])
     restarted = OffsetsStore(store_of(cluster))
@@ -231,7 +232,7 @@ def test_records_of_unknown_kinds_are_kept(cluster: Cluster) -> None:
 
     restarted = OffsetsStore(store_of(cluster))
     assert restarted.load().others == {key: value}
-    restarted._rewrite()
+    restarted._log._rewrite()
     assert loaded(cluster) == restarted.contents
     assert loaded(cluster).others == {key: value}
 
@@ -259,12 +260,12 @@ def test_a_reader_that_is_overtaken_by_a_rewrite_starts_over(
     read = read_records
 
     def overtaken(*args: object) -> Iterator[object]:
-        monkeypatch.setattr(offsets_store, "read_records", read)
-        kept._rewrite()
+        monkeypatch.setattr(state_log, "read_records", read)
+        kept._log._rewrite()
         kept.append([offset(2)])
         return read(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(offsets_store, "read_records", overtaken)
+    monkeypatch.setattr(state_log, "read_records", overtaken)
 
     assert loaded(cluster) == kept.contents
 
@@ -301,7 +302,7 @@ def test_a_deleted_topic_has_all_current_records_again_though_the_first_attempt_
         raise OSError(errno.ENOSPC, "no space left on device")
 
     with monkeypatch.context() as failing:
-        failing.setattr("spark_kbatch.cluster.offsets_store.rewrite_locked", full)
+        failing.setattr("spark_kbatch.cluster.state_log.rewrite_locked", full)
         for number in (2, 3):
             with pytest.raises(KBatchError):
                 kept.append([offset(number)])
@@ -322,7 +323,7 @@ def test_a_deleted_topic_that_housekeeping_recreates_has_all_current_records_aga
     with pytest.raises(KBatchError):
         kept.append([offset(2)])
 
-    assert offsets_store.make_topic(store_of(cluster), time.monotonic() + 10)
+    assert state_log.make_topic(store_of(cluster), CONSUMER_OFFSETS, time.monotonic() + 10)
     kept.append([offset(3)])
 
     assert loaded(cluster) == kept.contents
@@ -342,7 +343,7 @@ def test_a_failed_rewrite_loses_nothing_and_is_retried_later(
         raise OSError(errno.ENOSPC, "no space left on device")
 
     with monkeypatch.context() as failing, caplog.at_level(logging.WARNING):
-        failing.setattr("spark_kbatch.cluster.offsets_store.rewrite_locked", full)
+        failing.setattr("spark_kbatch.cluster.state_log.rewrite_locked", full)
         for number in range(20):
             kept.append([offset(number)])
     said = [one for one in caplog.messages if "cannot be rewritten" in one]
@@ -421,7 +422,7 @@ def test_a_crash_of_a_rewrite_loses_nothing(seeds: range) -> None:
     def rewrite(files: Files) -> None:
         kept = opened(files)
         kept.load()
-        kept._rewrite()
+        kept._log._rewrite()
 
     recording = Recording(disk.settled(), rewrite)
     for crash in crashes(recording, seeds):
@@ -430,7 +431,7 @@ def test_a_crash_of_a_rewrite_loses_nothing(seeds: range) -> None:
             kept = opened(files)
             assert kept.load() == before.contents, crash
             kept.append([offset(9)])
-            kept._rewrite()
+            kept._log._rewrite()
             assert opened(files).load() == kept.contents, crash
 
 

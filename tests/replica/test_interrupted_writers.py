@@ -360,10 +360,10 @@ def test_groups_survive_a_server_that_is_killed_while_it_rewrites_them(every: in
         store(case.process, "a-group", {("events", 0): 1})
         offsets = OffsetsStore(store_of(case.process))
         offsets.load()
-        offsets._is_made = True
+        offsets._log._is_made = True
         case.disks.kill_at = step
         try:
-            offsets._rewrite()
+            offsets._log._rewrite()
             break
         except Killed:
             case.disks.kill_at = None

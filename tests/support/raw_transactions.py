@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_kbatch import Cluster
 from spark_kbatch.cluster.transactions.log import read_transactions
-from spark_kbatch.cluster.transactions.state import Status, Transaction
+from spark_kbatch.cluster.transactions.state import Status, TransactionMetadata
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
@@ -168,7 +168,7 @@ class RawProducer:
         return self
 
 
-def state_of(cluster: Cluster, transactional_id: str = "t") -> Transaction:
+def state_of(cluster: Cluster, transactional_id: str = "t") -> TransactionMetadata:
     """Return the state of an id, as the log has it."""
     return read_transactions(store_of(cluster)).transactions[transactional_id]
 

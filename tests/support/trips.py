@@ -176,7 +176,7 @@ def _write_one(path: Path | str) -> spark_kbatch.Cluster:
 @contextlib.contextmanager
 def _served(folder: Path) -> Iterator[Server]:
     """Serve a cluster with one record; what a server does by itself, again and again, it does once."""
-    listener._LOOKS_EVERY_S = listener._LOOKS_FOR_IDLE_EVERY_S = server._GROUPS_TICK_S = 3600
+    listener._LOOKS_EVERY_S = listener._LOOKS_FOR_IDLE_EVERY_S = server._TICK_S = 3600
     with _write_one(folder / "cluster") as cluster, cluster.serve() as running:
         yield running
 

@@ -3,6 +3,7 @@
 state      one transactional id's transaction and its transitions: no I/O, no clock
 records    the log's keys and values, in Kafka's format of `__transaction_state`
 log        `__client_transactions`, the log: loading, appending, rewriting
+checking   what the partitions have open, beside what the log says
 ending     what follows a decision: offsets, markers, the last record; transactions of a server that is gone
 
 A transaction's decision is one record. What is before it aborts if a time-out passes, and what is after it is

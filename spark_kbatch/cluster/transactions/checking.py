@@ -13,17 +13,18 @@ which transactions were committed is not known here:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transactions.log import StoredTransactions
-from spark_kbatch.cluster.transactions.state import Producer, Status, Transaction
-from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
+from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, Status, TransactionMetadata
+from spark_kbatch.errors import KafkaStorageError, KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
+_NAMED_MAX = 20  # partitions, in an error
 _NO_COMMIT = (Status.EMPTY, Status.ONGOING, Status.COMPLETE_ABORT)
 
 
@@ -32,14 +33,14 @@ class OpenTransaction(NamedTuple):
 
     topic_partition: TopicPartition
     topic_id: str
-    producer: Producer
+    producer: ProducerIdAndEpoch
     first_offset: int
     held_back: int  # records from there on, which readers of committed records wait for
     last_timestamp: int
     coordinator_epoch: (
         int  # that has last ended one of this producer's in the partition; -1 for none
     )
-    owner: Transaction | None  # that has this producer id, by the coordinator's log
+    owner: TransactionMetadata | None  # that has this producer id, by the coordinator's log
     is_beyond: bool  # whether the coordinator's log is older than what the partition has
 
     @property
@@ -96,7 +97,7 @@ def open_transactions(
                 yield OpenTransaction(
                     topic_partition,
                     topic_id,
-                    Producer(producer_id, entry.producer_epoch),
+                    ProducerIdAndEpoch(producer_id, entry.producer_epoch),
                     -1 if first_offset is None else first_offset,
                     0 if first_offset is None else state.high_watermark - first_offset,
                     entry.last_timestamp,
@@ -116,3 +117,24 @@ def all_open_transactions(parts: FolderParts, stored: StoredTransactions) -> lis
             if not isinstance(error, UnknownTopicOrPartitionError):
                 logger.warning("transactions of topic %r are not known: %s", name, error)
     return found
+
+
+def ensure_newest(found: Collection[OpenTransaction]) -> None:
+    """Check that the coordinator's log is not older than what the partitions have.
+
+    Raises:
+        KafkaStorageError: it is.
+    """
+    beyond = [one for one in found if one.is_beyond]
+    if beyond:
+        raise KafkaStorageError(
+            f"the log of transactions is lost, damaged or older than {partitions_of(beyond)}: nothing is decided; "
+            "end the server, if one runs, and decide with `kbatch transactions`"
+        )
+
+
+def partitions_of(found: Collection[OpenTransaction]) -> str:
+    """Return the names of the partitions, as an error has them."""
+    names = sorted({str(one.topic_partition) for one in found})
+    more = f" and {len(names) - _NAMED_MAX} others" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more

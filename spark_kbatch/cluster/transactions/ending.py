@@ -27,8 +27,8 @@ from spark_kbatch.cluster.state_log import append_and_wait
 from spark_kbatch.cluster.transactions.checking import OpenTransaction
 from spark_kbatch.cluster.transactions.log import TransactionLog
 from spark_kbatch.cluster.transactions.state import (
-    Producer,
-    Transaction,
+    ProducerIdAndEpoch,
+    TransactionMetadata,
     complete,
     fence,
     without_offsets,
@@ -51,7 +51,7 @@ NEEDS_NO_MARKER = (
 
 
 def marker_of(
-    producer: Producer, *, is_commit: bool, coordinator_epoch: int, now_ms: int
+    producer: ProducerIdAndEpoch, *, is_commit: bool, coordinator_epoch: int, now_ms: int
 ) -> bytearray:
     """Return the marker that ends a producer's transaction in a partition."""
     return encode_marker(
@@ -62,7 +62,7 @@ def marker_of(
     )
 
 
-def changes_of(transaction: Transaction) -> list[Change]:
+def changes_of(transaction: TransactionMetadata) -> list[Change]:
     """Return the pending offsets of a transaction as changes of `__consumer_offsets`."""
     return [
         (OffsetKey(group_id, *tp), value)
@@ -98,7 +98,7 @@ class IdleTransactions:
         if found.is_decided:
             self.finish(found)
 
-    def finish(self, decided: Transaction) -> None:
+    def finish(self, decided: TransactionMetadata) -> None:
         """Do what follows a decision.
 
         Raises:
@@ -126,7 +126,11 @@ class IdleTransactions:
         self._end(found.producer, partitions, is_commit=is_commit)
 
     def _end(
-        self, producer: Producer, partitions: Mapping[TopicPartition, str], *, is_commit: bool
+        self,
+        producer: ProducerIdAndEpoch,
+        partitions: Mapping[TopicPartition, str],
+        *,
+        is_commit: bool,
     ) -> None:
         marker = marker_of(
             producer,

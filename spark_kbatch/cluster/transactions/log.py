@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.state_log import KeyAndValue, StateLog, read_contents
 from spark_kbatch.cluster.transactions import records
-from spark_kbatch.cluster.transactions.state import Transaction
+from spark_kbatch.cluster.transactions.state import TransactionMetadata
 from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
 from spark_kbatch.record.scalar import PlainRecord
 
@@ -27,10 +27,10 @@ NO_EPOCH = -1
 class StoredTransactions:
     """The contents of `__client_transactions`: the state of each transactional id, and the coordinator's epoch."""
 
-    transactions: dict[str, Transaction] = field(default_factory=dict)
+    transactions: dict[str, TransactionMetadata] = field(default_factory=dict)
     coordinator_epoch: int = NO_EPOCH
 
-    def apply(self, transaction: Transaction) -> None:
+    def apply(self, transaction: TransactionMetadata) -> None:
         """Set the state of a transactional id."""
         self.transactions[transaction.transactional_id] = transaction
 
@@ -41,7 +41,7 @@ class StoredTransactions:
             self.transactions.pop(transactional_id, None)
             return
         value = records.unpack(transactional_id, record.value)
-        if isinstance(value, Transaction):
+        if isinstance(value, TransactionMetadata):
             self.apply(value)
         else:
             self.coordinator_epoch = value
@@ -78,7 +78,7 @@ class TransactionLog:
         self._has_epoch = False
         return self._log.load()
 
-    def append(self, transaction: Transaction) -> None:
+    def append(self, transaction: TransactionMetadata) -> None:
         """Append the state of a transactional id, and apply it to `contents`.
 
         Raises:

@@ -21,7 +21,7 @@ from typing import Any
 from spark_kbatch.cluster.group_records import CommittedOffset
 from spark_kbatch.cluster.record_fields import RecordFields, packed_topic_id, unpacked_topic_id
 from spark_kbatch.cluster.state_log import KeyAndValue
-from spark_kbatch.cluster.transactions.state import Producer, Status, Transaction
+from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, Status, TransactionMetadata
 from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.model import TopicPartition
@@ -66,7 +66,7 @@ def pack_key(transactional_id: str) -> bytes:
     return _KEY_FIELDS.pack(_KEY, _KEY_FIELDS.kind(transactional_id=transactional_id))
 
 
-def pack(transaction: Transaction) -> KeyAndValue:
+def pack(transaction: TransactionMetadata) -> KeyAndValue:
     """Encode a transactional id's state as a record's key and value; raises as `pack_key`."""
     kind = _VALUE_FIELDS.kind
     by_topic = sorted(
@@ -116,7 +116,7 @@ def unpack_key(data: bytes) -> str:
     return transactional_id
 
 
-def unpack(transactional_id: str, data: bytes) -> Transaction | int:
+def unpack(transactional_id: str, data: bytes) -> TransactionMetadata | int:
     """Decode a record's value; return the coordinator's epoch for the empty id.
 
     Raises:
@@ -131,9 +131,9 @@ def unpack(transactional_id: str, data: bytes) -> Transaction | int:
     offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {one: {} for one in found.groups}
     for one in found.offsets:
         offsets.setdefault(one.group, {})[TopicPartition(one.topic, one.partition)] = _offset(one)
-    return Transaction(
+    return TransactionMetadata(
         transactional_id,
-        Producer(found.producer_id, found.producer_epoch),
+        ProducerIdAndEpoch(found.producer_id, found.producer_epoch),
         found.timeout_ms,
         Status(found.status),
         {
@@ -144,7 +144,7 @@ def unpack(transactional_id: str, data: bytes) -> Transaction | int:
         offsets,
         found.updated_ms,
         found.start_ms,
-        Producer(found.previous_producer_id, found.former_epoch),
+        ProducerIdAndEpoch(found.previous_producer_id, found.former_epoch),
     )
 
 

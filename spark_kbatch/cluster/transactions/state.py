@@ -53,31 +53,33 @@ _COMPLETE = {
 }  # fmt: skip
 
 
-class Producer(NamedTuple):
+class ProducerIdAndEpoch(NamedTuple):
     """A producer id and its epoch."""
 
     producer_id: int
     epoch: int
 
 
-_NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+_NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 _Offsets: TypeAlias = Mapping[TopicPartition, CommittedOffset]
 _NOTHING: Mapping[TopicPartition, str] = {}
 _NO_GROUPS: Mapping[str, _Offsets] = {}
 
 
-class Transaction(NamedTuple):
+class TransactionMetadata(NamedTuple):
     """A transactional id with its current or last transaction; replaced whole."""
 
     transactional_id: str
-    producer: Producer
+    producer: ProducerIdAndEpoch
     timeout_ms: int
     status: Status = Status.EMPTY
     partitions: Mapping[TopicPartition, str] = _NOTHING  # with the ids of their topics
     offsets: Mapping[str, _Offsets] = _NO_GROUPS  # that are pending, by group
     updated_ms: int = NO_START
     start_ms: int = NO_START  # when the first partition or group was added
-    former: Producer = _NO_PRODUCER  # before its last start, if that was by the same client
+    former: ProducerIdAndEpoch = (
+        _NO_PRODUCER  # before its last start, if that was by the same client
+    )
 
     @property
     def is_open(self) -> bool:
@@ -94,7 +96,9 @@ class Transaction(NamedTuple):
         """Whether the decision is to commit."""
         return self.status is Status.PREPARE_COMMIT
 
-    def has(self, producer: Producer, topic_partition: TopicPartition, topic_id: str) -> bool:
+    def has(
+        self, producer: ProducerIdAndEpoch, topic_partition: TopicPartition, topic_id: str
+    ) -> bool:
         """Return True if this producer may write to a partition now, in an open transaction."""
         return (
             self.is_open
@@ -112,19 +116,19 @@ class Transaction(NamedTuple):
         return is_idle and not self.is_open and not self.is_decided
 
 
-Step: TypeAlias = Transaction | ErrorCode
+Step: TypeAlias = TransactionMetadata | ErrorCode
 
 
-def needs_producer_id(known: Transaction | None) -> bool:
+def needs_producer_id(known: TransactionMetadata | None) -> bool:
     """Return True if the next start of this id's producer needs a new producer id."""
     return known is None or known.producer.epoch >= EPOCH_MAX
 
 
 def start_producer(
-    known: Transaction | None,
+    known: TransactionMetadata | None,
     transactional_id: str,
     timeout_ms: int,
-    caller: Producer | None,
+    caller: ProducerIdAndEpoch | None,
     new_producer_id: int,
     now_ms: int,
 ) -> Step:
@@ -141,8 +145,8 @@ def start_producer(
         now_ms: the time of day.
     """
     if known is None:
-        producer = Producer(new_producer_id, 0)
-        return Transaction(transactional_id, producer, timeout_ms, updated_ms=now_ms)
+        producer = ProducerIdAndEpoch(new_producer_id, 0)
+        return TransactionMetadata(transactional_id, producer, timeout_ms, updated_ms=now_ms)
     if caller is not None and caller not in (known.producer, known.former):
         return ErrorCode.PRODUCER_FENCED
     if known.is_decided:
@@ -152,9 +156,9 @@ def start_producer(
         return fence(known, now_ms)._replace(former=former)
     if caller == known.former and not needs_producer_id(known):
         return known  # The answer was lost: no one has started since.
-    producer = Producer(known.producer.producer_id, known.producer.epoch + 1)
+    producer = ProducerIdAndEpoch(known.producer.producer_id, known.producer.epoch + 1)
     if needs_producer_id(known):
-        producer = Producer(new_producer_id, 0)
+        producer = ProducerIdAndEpoch(new_producer_id, 0)
     return known._replace(
         producer=producer,
         timeout_ms=timeout_ms,
@@ -166,8 +170,8 @@ def start_producer(
 
 
 def add_partitions(
-    known: Transaction | None,
-    producer: Producer,
+    known: TransactionMetadata | None,
+    producer: ProducerIdAndEpoch,
     partitions: Mapping[TopicPartition, str],
     now_ms: int,
 ) -> Step:
@@ -178,7 +182,9 @@ def add_partitions(
     return added._replace(partitions={**added.partitions, **partitions})
 
 
-def add_group(known: Transaction | None, producer: Producer, group_id: str, now_ms: int) -> Step:
+def add_group(
+    known: TransactionMetadata | None, producer: ProducerIdAndEpoch, group_id: str, now_ms: int
+) -> Step:
     """Add a group, whose offsets the transaction will have."""
     added = _added_to(known, producer, now_ms)
     if isinstance(added, ErrorCode) or group_id in added.offsets:
@@ -189,7 +195,11 @@ def add_group(known: Transaction | None, producer: Producer, group_id: str, now_
 
 
 def add_offsets(
-    known: Transaction | None, producer: Producer, group_id: str, offsets: _Offsets, now_ms: int
+    known: TransactionMetadata | None,
+    producer: ProducerIdAndEpoch,
+    group_id: str,
+    offsets: _Offsets,
+    now_ms: int,
 ) -> Step:
     """Add offsets of a group that was added to the transaction."""
     added = _added_to(known, producer, now_ms)
@@ -201,7 +211,9 @@ def add_offsets(
     return added._replace(offsets={**added.offsets, group_id: of_group}, updated_ms=now_ms)
 
 
-def decide(known: Transaction | None, producer: Producer, *, is_commit: bool, now_ms: int) -> Step:
+def decide(
+    known: TransactionMetadata | None, producer: ProducerIdAndEpoch, *, is_commit: bool, now_ms: int
+) -> Step:
     """Decide the transaction; the next state is the decision. A repetition is answered like the first."""
     owned = _owned(known, producer)
     if isinstance(owned, ErrorCode):
@@ -216,25 +228,25 @@ def decide(known: Transaction | None, producer: Producer, *, is_commit: bool, no
     return ErrorCode.INVALID_TXN_STATE
 
 
-def fence(known: Transaction, now_ms: int) -> Transaction:
+def fence(known: TransactionMetadata, now_ms: int) -> TransactionMetadata:
     """Abort an open transaction whose producer did not ask for it, and must not write any more."""
-    fenced = Producer(known.producer.producer_id, known.producer.epoch + 1)
+    fenced = ProducerIdAndEpoch(known.producer.producer_id, known.producer.epoch + 1)
     decided = _decided(known, Status.PREPARE_ABORT, now_ms)
     return decided._replace(producer=fenced, former=_NO_PRODUCER)
 
 
-def without_offsets(known: Transaction) -> Transaction:
+def without_offsets(known: TransactionMetadata) -> TransactionMetadata:
     """Return the decided state once its offsets are stored, which are not stored again."""
     return known._replace(offsets=_NO_GROUPS)
 
 
-def complete(known: Transaction, now_ms: int) -> Transaction:
+def complete(known: TransactionMetadata, now_ms: int) -> TransactionMetadata:
     """Return the state once all that follows the decision is done."""
     status = _COMPLETE[known.status]
     return known._replace(status=status, partitions=_NOTHING, offsets=_NO_GROUPS, updated_ms=now_ms)
 
 
-def _owned(known: Transaction | None, producer: Producer) -> Step:
+def _owned(known: TransactionMetadata | None, producer: ProducerIdAndEpoch) -> Step:
     if known is None or known.producer.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     is_owner = (
@@ -243,7 +255,7 @@ def _owned(known: Transaction | None, producer: Producer) -> Step:
     return known if is_owner else ErrorCode.PRODUCER_FENCED
 
 
-def _added_to(known: Transaction | None, producer: Producer, now_ms: int) -> Step:
+def _added_to(known: TransactionMetadata | None, producer: ProducerIdAndEpoch, now_ms: int) -> Step:
     """Return the open transaction that something is added to: a new one, if none is open."""
     owned = _owned(known, producer)
     if isinstance(owned, ErrorCode) or owned.is_open:
@@ -253,6 +265,6 @@ def _added_to(known: Transaction | None, producer: Producer, now_ms: int) -> Ste
     return owned._replace(status=Status.ONGOING, updated_ms=now_ms, start_ms=now_ms)
 
 
-def _decided(known: Transaction, decision: Status, now_ms: int) -> Transaction:
+def _decided(known: TransactionMetadata, decision: Status, now_ms: int) -> TransactionMetadata:
     offsets = known.offsets if decision is Status.PREPARE_COMMIT else _NO_GROUPS
     return known._replace(status=decision, offsets=offsets, updated_ms=now_ms)

@@ -532,11 +532,8 @@ class GroupCoordinator:
         groups, left = [], ANSWER_BYTES_MAX
         for group_id, numbers in asked.items():
             # When the answer is large already, its client is to ask again for the other groups.
-            error, found, pending = (
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                _NONE_COMMITTED,
-                (),
-            )
+            error, found = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _NONE_COMMITTED
+            pending: Collection[TopicPartition] = ()
             if left > 0:
                 error, found, pending = self._committed(received, group_id, numbers, topics)
             left -= sum(metadata_size(value.metadata) for value in found.values())

@@ -27,9 +27,9 @@ from spark_kbatch.cluster.transactions.checking import OpenTransaction, open_tra
 from spark_kbatch.cluster.transactions.ending import NEEDS_NO_MARKER, changes_of, marker_of
 from spark_kbatch.cluster.transactions.log import TransactionLog
 from spark_kbatch.cluster.transactions.state import (
-    Producer,
+    ProducerIdAndEpoch,
     Step,
-    Transaction,
+    TransactionMetadata,
     complete,
     fence,
     without_offsets,
@@ -58,7 +58,9 @@ logger = logging.getLogger(__name__)
 _AGAIN_AFTER_MS, _EXPIRES_EVERY_MS = 1_000, 3_600_000
 _MARKER_MS = 30_000  # of one attempt
 
-NextState: TypeAlias = Callable[[Transaction | None, int], Step]  # from a state and the time of day
+NextState: TypeAlias = Callable[
+    [TransactionMetadata | None, int], Step
+]  # from a state and the time of day
 
 
 class TransactionCoordinator:
@@ -101,8 +103,8 @@ class TransactionCoordinator:
         self._deadlines: dict[str, int] = {}  # of open transactions, on the monotonic clock
         self._told = ""
         # Read without the mutex: those that are open or whose decision is carried out, and who has which id.
-        self._active: dict[str, Transaction] = {}
-        self._owners: dict[int, Transaction] = {}
+        self._active: dict[str, TransactionMetadata] = {}
+        self._owners: dict[int, TransactionMetadata] = {}
         parts.manager.ensure_in_transaction = self.ensure_in_transaction
 
     # States.
@@ -120,7 +122,7 @@ class TransactionCoordinator:
 
     def known(
         self, transactional_ids: Collection[str] | None
-    ) -> dict[str, Transaction] | ErrorCode:
+    ) -> dict[str, TransactionMetadata] | ErrorCode:
         """Return the states of these ids, or of all, by id; those without a state are left out."""
         with self._mutex:
             if error := self._why_not_ready():
@@ -151,7 +153,7 @@ class TransactionCoordinator:
             NotLeaderOrFollowerError: transactions are not loaded yet; the client tries again.
         """
         owner = self._owners.get(header.producer_id)
-        producer = Producer(header.producer_id, header.producer_epoch)
+        producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
         if owner is not None and owner.has(producer, topic_partition, topic_id):
             return
         if self._loaded_in is None:
@@ -162,7 +164,7 @@ class TransactionCoordinator:
             raise InvalidProducerEpochError(named, producer.producer_id, *epochs)
         raise InvalidTxnStateError(named, producer.producer_id)
 
-    def _stored(self, found: Transaction) -> Step:
+    def _stored(self, found: TransactionMetadata) -> Step:
         try:
             self._log.append(found)
         except KBatchError as error:
@@ -173,7 +175,7 @@ class TransactionCoordinator:
         self._apply(found)
         return found
 
-    def _apply(self, found: Transaction) -> None:
+    def _apply(self, found: TransactionMetadata) -> None:
         name = found.transactional_id
         self._owners[found.producer.producer_id] = found
         if found.is_open:
@@ -276,7 +278,7 @@ class TransactionCoordinator:
             for name in late:
                 self._deadlines[name] = now_ms + _AGAIN_AFTER_MS  # if it cannot be stored now
                 found = self._stored(fence(self._active[name], self._now_ms()))
-                if isinstance(found, Transaction):
+                if isinstance(found, TransactionMetadata):
                     logger.info(
                         "the transaction of %r is aborted: it was open for more than %d ms",
                         name, found.timeout_ms,
@@ -307,7 +309,7 @@ class TransactionCoordinator:
 
     # After a decision.
 
-    def carry_out(self, decided: Transaction, offsets: list[Change] | None = None) -> None:
+    def carry_out(self, decided: TransactionMetadata, offsets: list[Change] | None = None) -> None:
         """Do what follows a decision, as far as it waits for nothing; the rest goes on in other threads.
 
         `offsets` are those that are not stored yet; by default all.
@@ -331,7 +333,10 @@ class TransactionCoordinator:
             self._complete(decided)
 
     def _mark(
-        self, decided: Transaction, topic_partition: TopicPartition, left: set[TopicPartition]
+        self,
+        decided: TransactionMetadata,
+        topic_partition: TopicPartition,
+        left: set[TopicPartition],
     ) -> None:
         """Queue the marker of a partition, which leaves those that are `left` once it is appended."""
 
@@ -359,7 +364,7 @@ class TransactionCoordinator:
         )
         self._appends.append(topic_partition, append)
 
-    def _marker(self, producer: Producer, *, is_commit: bool) -> bytearray:
+    def _marker(self, producer: ProducerIdAndEpoch, *, is_commit: bool) -> bytearray:
         return marker_of(
             producer,
             is_commit=is_commit,
@@ -367,7 +372,7 @@ class TransactionCoordinator:
             now_ms=self._now_ms(),
         )
 
-    def _complete(self, decided: Transaction) -> None:
+    def _complete(self, decided: TransactionMetadata) -> None:
         def work() -> None:
             if self._go_on(decided, complete(decided, self._now_ms())) is (
                 ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -376,10 +381,10 @@ class TransactionCoordinator:
 
         self._pool.submit(work)
 
-    def _go_on(self, decided: Transaction, after: Transaction) -> Step:
+    def _go_on(self, decided: TransactionMetadata, after: TransactionMetadata) -> Step:
         """Store the state after a step that was carried out, unless the id has another one by now."""
 
-        def next_state(known: Transaction | None, _: int) -> Step:
+        def next_state(known: TransactionMetadata | None, _: int) -> Step:
             return after if known == decided else ErrorCode.INVALID_TXN_STATE
 
         return self.step(decided.transactional_id, next_state)

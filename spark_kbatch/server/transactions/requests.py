@@ -20,10 +20,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+from spark_kbatch.cluster.group_records import CommittedOffset, OffsetKey
 from spark_kbatch.cluster.offsets_store import Change, TopicsOfRequest
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transactions import state
-from spark_kbatch.cluster.transactions.state import Producer, Status, Step, Transaction
+from spark_kbatch.cluster.transactions.state import (
+    ProducerIdAndEpoch,
+    Status,
+    Step,
+    TransactionMetadata,
+)
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import TopicPartition, numbers_by_topic
 from spark_kbatch.options.topic import INTERNAL_PREFIX
@@ -69,7 +75,9 @@ class TransactionRequests:
 
     # Transactions.
 
-    def start_producer(self, received: Received, *, deadline: float) -> Producer | ErrorCode:
+    def start_producer(
+        self, received: Received, *, deadline: float
+    ) -> ProducerIdAndEpoch | ErrorCode:
         """Return the producer id and epoch for an InitProducerId with a transactional id.
 
         Raises:
@@ -79,7 +87,7 @@ class TransactionRequests:
         name, timeout_ms = body.transactional_id, body.transaction_timeout_ms
         if not 0 < timeout_ms <= self._timeout_max_ms:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
-        named = Producer(body.producer_id, body.producer_epoch)
+        named = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
         caller = None if named.producer_id == NO_PRODUCER_ID else named
         known = self._coordinator.known([name])
         if isinstance(known, ErrorCode):
@@ -88,7 +96,7 @@ class TransactionRequests:
         if state.needs_producer_id(known.get(name)):
             new_id = self._parts.new_producer_id(deadline=deadline)
 
-        def next_state(known: Transaction | None, now_ms: int) -> Step:
+        def next_state(known: TransactionMetadata | None, now_ms: int) -> Step:
             if new_id == NO_PRODUCER_ID and state.needs_producer_id(known):
                 return ErrorCode.CONCURRENT_TRANSACTIONS  # Another start has had the last epoch.
             return state.start_producer(known, name, timeout_ms, caller, new_id, now_ms)
@@ -114,9 +122,11 @@ class TransactionRequests:
         error = ErrorCode.OPERATION_NOT_ATTEMPTED
         if not any(errors.values()):
             name = body.v3_and_below_transactional_id
-            producer = Producer(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
+            producer = ProducerIdAndEpoch(
+                body.v3_and_below_producer_id, body.v3_and_below_producer_epoch
+            )
 
-            def next_state(known: Transaction | None, now_ms: int) -> Step:
+            def next_state(known: TransactionMetadata | None, now_ms: int) -> Step:
                 return state.add_partitions(known, producer, ids, now_ms)
 
             error = _known_to(received, code_of_step(self._coordinator.step(name, next_state)))
@@ -138,9 +148,9 @@ class TransactionRequests:
     def add_offsets(self, received: Received, respond: Respond) -> None:
         """Answer an AddOffsetsToTxn."""
         body = received.body
-        producer = Producer(body.producer_id, body.producer_epoch)
+        producer = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
 
-        def next_state(known: Transaction | None, now_ms: int) -> Step:
+        def next_state(known: TransactionMetadata | None, now_ms: int) -> Step:
             return state.add_group(known, producer, body.group_id, now_ms)
 
         step = self._coordinator.step(body.transactional_id, next_state)
@@ -149,7 +159,7 @@ class TransactionRequests:
     def commit_offsets(self, received: Received, respond: Respond) -> None:
         """Answer a TxnOffsetCommit: its offsets are pending until the transaction is decided."""
         body = received.body
-        producer = Producer(body.producer_id, body.producer_epoch)
+        producer = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
         offsets = {
             TopicPartition(topic.name, one.partition_index): (
                 one.committed_offset, one.committed_leader_epoch, one.committed_metadata or "",
@@ -159,9 +169,13 @@ class TransactionRequests:
         }  # fmt: skip
 
         def store(changes: Sequence[Change]) -> ErrorCode:
-            pending = {TopicPartition(key.topic, key.partition): value for key, value in changes}
+            pending = {
+                TopicPartition(key.topic, key.partition): value
+                for key, value in changes
+                if isinstance(key, OffsetKey) and isinstance(value, CommittedOffset)
+            }
 
-            def next_state(known: Transaction | None, now_ms: int) -> Step:
+            def next_state(known: TransactionMetadata | None, now_ms: int) -> Step:
                 return state.add_offsets(known, producer, body.group_id, pending, now_ms)
 
             return code_of_step(self._coordinator.step(body.transactional_id, next_state))
@@ -190,13 +204,13 @@ class TransactionRequests:
     def end(self, received: Received, respond: Respond) -> None:
         """Answer an EndTxn once the decision is stored, and carry it out."""
         body = received.body
-        producer = Producer(body.producer_id, body.producer_epoch)
+        producer = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
 
-        def next_state(known: Transaction | None, now_ms: int) -> Step:
+        def next_state(known: TransactionMetadata | None, now_ms: int) -> Step:
             return state.decide(known, producer, is_commit=body.committed, now_ms=now_ms)
 
         step = self._coordinator.step(body.transactional_id, next_state)
-        if isinstance(step, Transaction) and step.is_decided:
+        if isinstance(step, TransactionMetadata) and step.is_decided:
             self._coordinator.carry_out(step)
         respond(EndTxnResponse(error_code=_known_to(received, code_of_step(step))))
 

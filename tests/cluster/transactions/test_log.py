@@ -18,7 +18,7 @@ from spark_kbatch.cluster.transactions import records
 from spark_kbatch.cluster.transactions.checking import open_transactions
 from spark_kbatch.cluster.transactions.ending import idle_transactions
 from spark_kbatch.cluster.transactions.log import TransactionLog, read_transactions
-from spark_kbatch.cluster.transactions.state import Producer, Status, Transaction
+from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, Status, TransactionMetadata
 from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
 from spark_kbatch.errors import CorruptRecordError, ServerRunningError
 from spark_kbatch.model import AppendOrigin, TopicPartition
@@ -28,7 +28,7 @@ from tests.support.store import append_records, store_of
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
-OWNER = Producer(7, 3)
+OWNER = ProducerIdAndEpoch(7, 3)
 NOW = 1_700_000_000_000
 
 # Kafka's fields by hand, from TransactionLogValue.json; in version 1 with tags of ours.
@@ -43,9 +43,9 @@ READ_V0 = (
 )  # fmt: skip
 
 
-def ongoing(name: str = "t", **fields: Any) -> Transaction:
+def ongoing(name: str = "t", **fields: Any) -> TransactionMetadata:
     partitions = {B: TOPIC_ID}
-    made = Transaction(name, OWNER, 60_000, Status.ONGOING, partitions, {}, NOW + 1, NOW)
+    made = TransactionMetadata(name, OWNER, 60_000, Status.ONGOING, partitions, {}, NOW + 1, NOW)
     return made._replace(**fields)
 
 
@@ -70,12 +70,12 @@ text = st.text(st.characters(codec="utf-8"), max_size=20)
 partitions = st.builds(TopicPartition, text, st.integers(0, 2**31 - 1))
 topic_ids = st.just("") | st.just(TOPIC_ID)
 times = st.integers(-1, 2**63 - 1)
-producers = st.builds(Producer, times, st.integers(-1, 2**15 - 1))
+producers = st.builds(ProducerIdAndEpoch, times, st.integers(-1, 2**15 - 1))
 offsets = st.builds(
     CommittedOffset, times, st.integers(-1, 2**31 - 1), text, times, st.just(-1), topic_ids
 )
 transactions = st.builds(
-    Transaction, text.map("t".__add__), producers, st.integers(1, 2**31 - 1), st.sampled_from(Status),
+    TransactionMetadata, text.map("t".__add__), producers, st.integers(1, 2**31 - 1), st.sampled_from(Status),
     st.dictionaries(partitions, topic_ids, max_size=4),
     st.dictionaries(text, st.dictionaries(partitions, offsets, max_size=3), max_size=3),
     times, times, producers,
@@ -83,7 +83,7 @@ transactions = st.builds(
 
 
 @given(transactions)
-def test_every_state_comes_back_as_it_was(transaction: Transaction) -> None:
+def test_every_state_comes_back_as_it_was(transaction: TransactionMetadata) -> None:
     key, value = records.pack(transaction)
 
     assert value is not None
@@ -139,7 +139,9 @@ def test_a_log_that_has_grown_is_rewritten_to_the_last_state_of_each_id(
     assert {one.updated_ms for one in log.contents.transactions.values()} == {97, 98, 99}
 
 
-def opened(parts: FolderParts, topic_partition: TopicPartition, producer: Producer = OWNER) -> str:
+def opened(
+    parts: FolderParts, topic_partition: TopicPartition, producer: ProducerIdAndEpoch = OWNER
+) -> str:
     """Append a transactional batch, as a server does for the owner of an open transaction; return the topic's id."""
     batch = data_batch(
         base_offset=0, producer_id=producer.producer_id, epoch=producer.epoch, transactional=True
@@ -175,7 +177,7 @@ def test_a_transaction_of_a_server_that_is_gone_is_aborted(parts: FolderParts) -
     assert stable(parts, A)
     assert stable(parts, B)
     kept = read_transactions(parts).transactions["t"]
-    assert (kept.status, kept.producer) == (Status.COMPLETE_ABORT, Producer(7, 4))
+    assert (kept.status, kept.producer) == (Status.COMPLETE_ABORT, ProducerIdAndEpoch(7, 4))
     assert read_groups(parts) == []
     assert [*open_transactions(parts, read_transactions(parts), [A, B])] == []
 
@@ -227,7 +229,7 @@ def test_what_the_log_does_not_have_is_told_apart(parts: FolderParts) -> None:
     empty = TransactionLog(parts, flush=False)
     empty.append(ongoing("t", status=Status.EMPTY, partitions={}))
 
-    def found(owner: Transaction) -> tuple[bool, bool, bool]:
+    def found(owner: TransactionMetadata) -> tuple[bool, bool, bool]:
         empty.append(owner)
         (one,) = open_transactions(parts, empty.contents, [A])
         return one.is_known, one.is_beyond, one.may_abort
@@ -235,9 +237,9 @@ def test_what_the_log_does_not_have_is_told_apart(parts: FolderParts) -> None:
     assert found(ongoing(partitions={A: topic_id})) == (True, False, True)
     assert found(ongoing(partitions={A: TOPIC_ID})) == (False, False, True)
     assert found(ongoing(status=Status.COMPLETE_COMMIT, partitions={})) == (False, False, False)
-    assert found(ongoing(producer=Producer(7, 4), partitions={})) == (False, False, False)
-    assert found(ongoing(producer=Producer(7, 2), partitions={})) == (False, True, False)
-    assert found(ongoing(producer=Producer(8, 3), partitions={})) == (False, True, False)
+    assert found(ongoing(producer=ProducerIdAndEpoch(7, 4), partitions={})) == (False, False, False)
+    assert found(ongoing(producer=ProducerIdAndEpoch(7, 2), partitions={})) == (False, True, False)
+    assert found(ongoing(producer=ProducerIdAndEpoch(8, 3), partitions={})) == (False, True, False)
 
 
 def test_a_marker_of_a_later_coordinator_shows_that_the_log_is_old(parts: FolderParts) -> None:

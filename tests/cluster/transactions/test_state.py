@@ -12,10 +12,10 @@ from spark_kbatch.cluster.transactions import state
 from spark_kbatch.cluster.transactions.state import (
     EPOCH_MAX,
     EXPIRATION_MS,
-    Producer,
+    ProducerIdAndEpoch,
     Status,
     Step,
-    Transaction,
+    TransactionMetadata,
 )
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.wire.errors import ErrorCode
@@ -23,24 +23,30 @@ from tests.support.draws import seeds
 
 NOW = 1_700_000_000_000
 A, B = TopicPartition("a", 0), TopicPartition("b", 3)
-OWNER, OTHER = Producer(7, 4), Producer(9, 0)
-ZOMBIE = Producer(7, 3)
+OWNER, OTHER = ProducerIdAndEpoch(7, 4), ProducerIdAndEpoch(9, 0)
+ZOMBIE = ProducerIdAndEpoch(7, 3)
 
 
-def known(status: Status = Status.EMPTY, producer: Producer = OWNER) -> Transaction:
+def known(
+    status: Status = Status.EMPTY, producer: ProducerIdAndEpoch = OWNER
+) -> TransactionMetadata:
     is_active = status in (Status.ONGOING, Status.PREPARE_COMMIT, Status.PREPARE_ABORT)
     partitions = {A: "id-a"} if is_active else {}
-    return Transaction("t", producer, 60_000, status, partitions, updated_ms=NOW, start_ms=NOW)
+    return TransactionMetadata(
+        "t", producer, 60_000, status, partitions, updated_ms=NOW, start_ms=NOW
+    )
 
 
 def started(
-    before: Transaction | None, caller: Producer | None = None, new_producer_id: int = 100
+    before: TransactionMetadata | None,
+    caller: ProducerIdAndEpoch | None = None,
+    new_producer_id: int = 100,
 ) -> Step:
     return state.start_producer(before, "t", 30_000, caller, new_producer_id, NOW + 1)
 
 
-def gone_on(step: Step) -> Transaction:
-    assert isinstance(step, Transaction)
+def gone_on(step: Step) -> TransactionMetadata:
+    assert isinstance(step, TransactionMetadata)
     return step
 
 
@@ -48,7 +54,7 @@ def test_a_new_id_gets_a_new_producer_id() -> None:
     found = gone_on(started(None))
 
     assert (found.producer, found.status, found.timeout_ms) == (
-        Producer(100, 0),
+        ProducerIdAndEpoch(100, 0),
         Status.EMPTY,
         30_000,
     )
@@ -59,7 +65,7 @@ def test_a_new_id_gets_a_new_producer_id() -> None:
 def test_a_start_raises_the_epoch_and_fences_the_producer_before_it(status: Status) -> None:
     found = gone_on(started(known(status)))
 
-    assert (found.producer, found.status) == (Producer(7, 5), Status.EMPTY)
+    assert (found.producer, found.status) == (ProducerIdAndEpoch(7, 5), Status.EMPTY)
     assert state.add_partitions(found, OWNER, {A: "id-a"}, NOW) is ErrorCode.PRODUCER_FENCED
     assert started(found, caller=OWNER) is ErrorCode.PRODUCER_FENCED
 
@@ -67,11 +73,11 @@ def test_a_start_raises_the_epoch_and_fences_the_producer_before_it(status: Stat
 def test_a_start_during_a_transaction_aborts_it_and_is_to_be_asked_again() -> None:
     aborted = gone_on(started(known(Status.ONGOING)))
 
-    assert (aborted.status, aborted.producer) == (Status.PREPARE_ABORT, Producer(7, 5))
+    assert (aborted.status, aborted.producer) == (Status.PREPARE_ABORT, ProducerIdAndEpoch(7, 5))
     assert aborted.partitions == {A: "id-a"}
     assert started(aborted) is ErrorCode.CONCURRENT_TRANSACTIONS
     again = gone_on(started(state.complete(aborted, NOW)))
-    assert again.producer == Producer(7, 6)
+    assert again.producer == ProducerIdAndEpoch(7, 6)
 
 
 def test_a_producer_that_goes_on_after_an_error_gets_the_next_epoch_and_a_lost_answer_again() -> (
@@ -79,9 +85,9 @@ def test_a_producer_that_goes_on_after_an_error_gets_the_next_epoch_and_a_lost_a
 ):
     found = gone_on(started(known(), caller=OWNER))
 
-    assert found.producer == Producer(7, 5)
+    assert found.producer == ProducerIdAndEpoch(7, 5)
     assert started(found, caller=OWNER) is found
-    assert gone_on(started(found, caller=found.producer)).producer == Producer(7, 6)
+    assert gone_on(started(found, caller=found.producer)).producer == ProducerIdAndEpoch(7, 6)
     assert started(found, caller=ZOMBIE) is ErrorCode.PRODUCER_FENCED
     assert started(found, caller=OTHER) is ErrorCode.PRODUCER_FENCED
 
@@ -90,31 +96,31 @@ def test_a_producer_that_goes_on_during_its_transaction_is_given_the_epoch_of_th
     aborted = gone_on(started(known(Status.ONGOING), caller=OWNER))
     found = gone_on(started(state.complete(aborted, NOW), caller=OWNER))
 
-    assert found.producer == Producer(7, 5)
+    assert found.producer == ProducerIdAndEpoch(7, 5)
 
 
 def test_a_zombie_that_goes_on_does_not_abort_the_transaction_of_its_successor() -> None:
     assert started(known(Status.ONGOING), caller=ZOMBIE) is ErrorCode.PRODUCER_FENCED
 
 
-@pytest.mark.parametrize("caller", [None, Producer(7, EPOCH_MAX)], ids=["new", "goes on"])
-def test_a_producer_id_without_epochs_is_replaced(caller: Producer | None) -> None:
-    before = known(producer=Producer(7, EPOCH_MAX))
+@pytest.mark.parametrize("caller", [None, ProducerIdAndEpoch(7, EPOCH_MAX)], ids=["new", "goes on"])
+def test_a_producer_id_without_epochs_is_replaced(caller: ProducerIdAndEpoch | None) -> None:
+    before = known(producer=ProducerIdAndEpoch(7, EPOCH_MAX))
     assert state.needs_producer_id(before)
     found = gone_on(started(before, caller=caller))
 
-    assert found.producer == Producer(100, 0)
-    lost = started(found, caller=Producer(7, EPOCH_MAX))
+    assert found.producer == ProducerIdAndEpoch(100, 0)
+    lost = started(found, caller=ProducerIdAndEpoch(7, EPOCH_MAX))
     assert lost == (found if caller else ErrorCode.PRODUCER_FENCED)
 
 
 def test_the_last_epoch_of_a_producer_id_can_be_fenced() -> None:
-    fenced = state.fence(known(Status.ONGOING, Producer(7, EPOCH_MAX)), NOW)
+    fenced = state.fence(known(Status.ONGOING, ProducerIdAndEpoch(7, EPOCH_MAX)), NOW)
 
-    assert fenced.producer == Producer(7, 2**15 - 1)
+    assert fenced.producer == ProducerIdAndEpoch(7, 2**15 - 1)
     ended = state.complete(fenced, NOW)
     assert state.add_partitions(ended, ended.producer, {A: "x"}, NOW) is ErrorCode.PRODUCER_FENCED
-    assert gone_on(started(ended)).producer == Producer(100, 0)
+    assert gone_on(started(ended)).producer == ProducerIdAndEpoch(100, 0)
 
 
 def test_the_first_partition_starts_a_transaction_and_others_are_added() -> None:
@@ -173,14 +179,16 @@ ENDS: dict[tuple[Status, bool], Status | ErrorCode] = {
 }
 
 
-@pytest.mark.parametrize(("status", "is_commit"), itertools.product(Status, (True, False)))
+@pytest.mark.parametrize(("status", "is_commit"), [*itertools.product(Status, (True, False))])
 def test_each_state_is_ended_as_by_a_broker(status: Status, is_commit: bool) -> None:
     step = state.decide(known(status), OWNER, is_commit=is_commit, now_ms=NOW)
 
-    assert (step.status if isinstance(step, Transaction) else step) == ENDS[status, is_commit]
+    assert (step.status if isinstance(step, TransactionMetadata) else step) == ENDS[
+        status, is_commit
+    ]
 
 
-@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("status", [*Status])
 def test_nothing_is_added_while_a_decision_is_carried_out(status: Status) -> None:
     before = known(status)
     added = state.add_partitions(before, OWNER, {B: "id-b"}, NOW)
@@ -197,11 +205,13 @@ def test_nothing_is_added_while_a_decision_is_carried_out(status: Status) -> Non
         pytest.param(None, OWNER, ErrorCode.INVALID_PRODUCER_ID_MAPPING, id="unknown id"),
         pytest.param(known(), OTHER, ErrorCode.INVALID_PRODUCER_ID_MAPPING, id="other producer id"),
         pytest.param(known(), ZOMBIE, ErrorCode.PRODUCER_FENCED, id="older epoch"),
-        pytest.param(known(), Producer(7, 5), ErrorCode.PRODUCER_FENCED, id="newer epoch"),
+        pytest.param(
+            known(), ProducerIdAndEpoch(7, 5), ErrorCode.PRODUCER_FENCED, id="newer epoch"
+        ),
     ],
 )
 def test_only_the_owner_of_an_id_is_served(
-    before: Transaction | None, producer: Producer, error: ErrorCode
+    before: TransactionMetadata | None, producer: ProducerIdAndEpoch, error: ErrorCode
 ) -> None:
     assert state.add_partitions(before, producer, {A: "id-a"}, NOW) is error
     assert state.add_group(before, producer, "g", NOW) is error
@@ -209,7 +219,7 @@ def test_only_the_owner_of_an_id_is_served(
     assert state.decide(before, producer, is_commit=True, now_ms=NOW) is error
 
 
-@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("status", [*Status])
 def test_only_an_id_without_a_transaction_expires(status: Status) -> None:
     before = known(status)
 
@@ -225,7 +235,9 @@ def test_in_any_order_of_requests_one_producer_owns_an_id_and_epochs_rise(seed: 
     producers = [current.producer]
     for _ in range(400):
         if rng.random() < 0.02 and current.producer.epoch < EPOCH_MAX:  # so that epochs run out
-            current = current._replace(producer=Producer(current.producer.producer_id, EPOCH_MAX))
+            current = current._replace(
+                producer=ProducerIdAndEpoch(current.producer.producer_id, EPOCH_MAX)
+            )
             producers.append(current.producer)
         producer, before = rng.choice(producers), current
         match rng.randrange(6):

@@ -53,14 +53,14 @@ def groups(cluster: Cluster) -> Coordinated:
 def fail(groups: Coordinated, error: Exception) -> None:
     """Let all appends to the store fail from now on."""
 
-    def append(_: object) -> None:
+    def append(*_: object) -> None:
         raise error
 
-    groups.store._append = append  # type: ignore[method-assign]
+    groups.store._log._append = append  # type: ignore[method-assign]
 
 
 def mend(groups: Coordinated) -> None:
-    del groups.store._append  # type: ignore[method-assign]
+    del groups.store._log._append  # type: ignore[method-assign]
 
 
 # Administration.

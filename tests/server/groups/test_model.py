@@ -230,7 +230,7 @@ class GroupsAgainstModel(RuleBasedStateMachine):
     @rule()
     def rewrites(self) -> None:
         if self.groups.backend.metadata.topics.find("__consumer_offsets") is not None:
-            self.groups.store._rewrite()
+            self.groups.store._log._rewrite()
 
     @rule(which=st.integers(0, 9), place=st.sampled_from(PLACES))
     def member_commits(self, which: int, place: TopicPartition) -> None:
@@ -255,7 +255,7 @@ class GroupsAgainstModel(RuleBasedStateMachine):
     @rule(which=st.integers(0, 9))
     def steps_while_the_disk_fails(self, which: int) -> None:
         """Let a client step while nothing can be stored."""
-        store = self.groups.store
+        store = self.groups.store._log
 
         def fail(*_: object) -> None:
             raise KafkaStorageError("no space left on device")

@@ -14,7 +14,7 @@ from spark_kbatch.cluster.group_records import CommittedOffset
 from spark_kbatch.cluster.groups import read_groups
 from spark_kbatch.cluster.transactions.ending import IdleTransactions
 from spark_kbatch.cluster.transactions.log import TransactionLog
-from spark_kbatch.cluster.transactions.state import Producer, Status, Transaction
+from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, Status, TransactionMetadata
 from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.wire.errors import ErrorCode
@@ -53,7 +53,7 @@ def left_open(
     return producer
 
 
-def stored(cluster: Cluster, *transactions: Transaction) -> None:
+def stored(cluster: Cluster, *transactions: TransactionMetadata) -> None:
     """Append states to the log, as a server does that ends after the last of them."""
     log = TransactionLog(store_of(cluster), flush=False)
     log.load()
@@ -264,4 +264,4 @@ def test_a_stored_offset_of_another_topic_of_that_name_is_not_shown(cluster: Clu
         until_status(cluster, Status.COMPLETE_COMMIT)
 
     assert [one.offsets for one in read_groups(store_of(cluster))] == [{}]
-    assert state_of(cluster).producer == Producer(0, 0)
+    assert state_of(cluster).producer == ProducerIdAndEpoch(0, 0)
