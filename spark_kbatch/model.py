@@ -138,6 +138,11 @@ class LogOffsets(NamedTuple):
         """
         return self.high_watermark - self.log_start_offset
 
+    @property
+    def held_back(self) -> int:
+        """Number of offsets that readers of committed records do not see yet: a transaction is open before them."""
+        return self.high_watermark - self.last_stable_offset
+
     def end_offset(self, isolation: IsolationLevel) -> int:
         """Return the log's end for an isolation level: its high watermark or last stable offset.
 

@@ -70,12 +70,13 @@ _WORDS = {
     "`kbatch groups`": "group list-groups lag consumers members consumer-groups "
     "kafka-consumer-groups",
     "`kbatch groups reset`": "reset reset-offsets",
+    "`kbatch transactions`": "transaction txn txns find-hanging kafka-transactions",
     "`kbatch serve`": "server start run broker up daemon listen kafka-server-start",
     "Ctrl+C for `kbatch serve`, which has no other end": "stop down kill kafka-server-stop",
     "`kbatch mirror`, or `kbatch export`": "copy cp mv backup restore sync replicate clone migrate "
     "mirror-maker connect-mirror-maker",
     "`kbatch export`": "save download convert extract to-parquet",
-    "`kbatch history`, or `kbatch ledger` for a bucket": "log commits jobs transactions audit",
+    "`kbatch history`, or `kbatch ledger` for a bucket": "log commits jobs audit",
     "`kbatch gc`, or `kbatch maintain` for a bucket": "clean cleanup vacuum optimize compact "
     "expire retention merge",
     "`kbatch verify`": "fsck validate test doctor scrub",

@@ -94,8 +94,9 @@ def topics(
     """List topics, with their total offsets and bytes.
 
     There are as many records as offsets, or fewer: markers and aborted records of transactions take offsets, too.
-    Bytes are all that take room, also of records that were overwritten or
-    deleted and whose files are kept for now: `kbatch gc --dry-run` shows these, and until when.
+    Bytes are all that take room, also of records that were overwritten or deleted and whose files are kept for now:
+    `kbatch gc --dry-run` shows these, and until when. If a transaction is open, readers of committed records do not
+    see yet what is held back: see `kbatch transactions`.
 
     With the name of a TOPIC, or with --verbose, show offsets, sizes and replicas by partition; --json always does.
 
@@ -147,6 +148,11 @@ class _Row(NamedTuple):
     def offsets_count(self) -> int | None:
         """The number of offsets from the partition's first to its next one; None if they are not known."""
         return None if self.offsets is None else self.offsets.offsets_count
+
+    @property
+    def held_back(self) -> int | None:
+        """The number of offsets that readers of committed records wait for; None if it is not known."""
+        return None if self.offsets is None else self.offsets.held_back
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -255,6 +261,8 @@ def _print_topics(found: _Listing, where: str) -> None:
     table.add_numbers("partitions", "offsets", *["bytes"] * has_sizes)
     has_replicas = any(row.replication for row in found.rows)
     table.add_numbers(*["under-replicated"] * has_replicas)
+    has_held = any(row.held_back for row in found.rows)
+    table.add_numbers(*["held back"] * has_held)
     has_groups = any(row.groups for row in found.rows)
     table.add_texts(*["lag of groups"] * has_groups)
     for name, rows in by_topic.items():
@@ -270,6 +278,7 @@ def _print_topics(found: _Listing, where: str) -> None:
             _sum(row.offsets_count for row in rows),
             *[_sum(row.size_in_bytes for row in rows)] * has_sizes,
             *[len(lacking)] * has_replicas,
+            *[_sum(row.held_back for row in rows)] * has_held,
             *[[f"{group}: {text_of(lag)}" for group, lag in lags.items()]] * has_groups,
         )
     table.print(if_empty=f"{where} has no topics yet.")
@@ -301,6 +310,8 @@ def _print_partitions(found: _Listing, where: str) -> None:
         for heading in _REPLICA_COLUMNS
         if any(heading in row.replication for row in found.rows)
     ]
+    has_held = any(row.held_back for row in found.rows)
+    table.add_numbers(*["held back"] * has_held)
     table.add_texts(*of_replicas)
     has_groups = any(row.groups for row in found.rows)
     table.add_texts(*["lag of groups"] * has_groups)
@@ -314,6 +325,7 @@ def _print_partitions(found: _Listing, where: str) -> None:
             *row.topic_partition,
             *edges,
             *[row.size_in_bytes] * has_sizes,
+            *[row.held_back] * has_held,
             *(row.replication.get(heading) for heading in of_replicas),
             *[lags] * has_groups,
         )

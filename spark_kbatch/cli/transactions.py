@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_kbatch.cli.output import Table, delete_each, print_json, print_line, yes_option
+from spark_kbatch.cli.output import Table, delete_each, print_json, text_of, yes_option
 from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.cli.paths import complete_topic, folder_argument
 from spark_kbatch.errors import ConfigError
@@ -15,15 +15,11 @@ from spark_kbatch.opening.stores import open_transactions
 from spark_kbatch.terminal import counted, iso_time
 
 if TYPE_CHECKING:
-    from spark_kbatch.cluster.transactions.administration import (
-        FolderTransactions,
-        ShownTransaction,
-    )
+    from spark_kbatch.cluster.transactions.administration import Opened
     from spark_kbatch.cluster.transactions.checking import OpenTransaction
+    from spark_kbatch.cluster.transactions.state import TransactionMetadata
 
-_OPEN = {"Ongoing", "PrepareCommit", "PrepareAbort"}  # states
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-_ABORT, _COMMIT = ("abort", "aborted"), ("commit", "committed")
 
 
 @click.command(
@@ -38,8 +34,8 @@ def transactions(path: str, transactional_id: str | None, as_json: bool) -> None
     """List transactions of Kafka's clients, and what they hold back.
 
     Each transactional id has its last transaction, with a state of Kafka's. Until an open one is ended, readers of
-    committed records wait at its first record in each partition: so many records are held back from that offset on.
-    With a transactional ID, show its partitions, and offsets of groups that it commits.
+    committed records wait at its first record in each partition: so many records are held back, from that offset on.
+    With a transactional ID, show the partitions of its transaction.
 
     A server ends a transaction at its time-out, and if none runs, so does a reader or a job that finds it.
     `kbatch transactions abort` does not wait for that. A transaction without an id, in state Hanging, is one that the
@@ -47,31 +43,43 @@ def transactions(path: str, transactional_id: str | None, as_json: bool) -> None
     `kbatch transactions decide`.
     """
     opened = open_transactions(path)
-    found, server = opened.shown(), opened.served_at()
+    found, running = opened.shown(), opened.parts.running_server()
+    server = None if running is None else running.bootstrap_servers
     if transactional_id is not None:
-        found = [_find(found, transactional_id, opened)]
+        found = [_find(found, transactional_id, path)]
+    rows = [_as_json(*one) for one in found]
     if as_json:
-        for one in found:
-            print_json({**_as_json(one), "server": server})
+        for row in rows:
+            print_json({**row, "server": server})
         return
     where = "not served now" if server is None else f"served at {server}"
-    if transactional_id is not None:
-        _print_one(found[0], where)
+    if transactional_id is None:
+        table = Table(f"Transactions of {opened.parts.path}, {where}")
+        table.add_texts("transactional id")
+        table.add_numbers("producer id", "epoch")
+        table.add_words("state", "started")
+        table.add_numbers("time-out ms")
+        table.add_texts("held back")
+        for *shown, partitions, _ in map(dict.values, rows):
+            held = [
+                f"{one['topic']}-{one['partition']}: {one['held_back']} from {text_of(one['start_offset'])}"
+                for one in partitions
+            ]
+            table.add_row(*shown, held)
+        table.print(if_empty=f"{path} has no transactions of clients; it is {where}.")
         return
-    table = Table(f"Transactions of {opened.address}, {where}")
-    table.add_texts("transactional id")
-    table.add_numbers("producer id", "epoch")
-    table.add_words("state", "since")
-    table.add_numbers("time-out ms")
-    table.add_texts("records held back")
-    for one in found:
-        held = [
-            f"{tp}: {0 if at is None else f'{at.held_back} from {at.first_offset}'}"
-            for tp, at in one.partitions.items()
-        ]
-        since = iso_time(one.since_ms)
-        table.add_row(one.transactional_id, *one.producer, one.state, since, one.timeout_ms, held)
-    table.print(if_empty=f"{opened.address} has no transactions of clients; it is {where}.")
+    _, producer_id, epoch, state, started, timeout_ms, partitions, _ = rows[0].values()
+    title = (
+        f"Transaction {transactional_id}: {state}, started {text_of(started)}, time-out {timeout_ms} ms, "
+        f"producer id {producer_id}, epoch {epoch}, {where}"
+    )
+    table = Table(title)
+    table.add_texts("topic")
+    table.add_numbers("partition", "start offset", "held back")
+    table.add_words("last record")
+    for one in partitions:
+        table.add_row(*one.values())
+    table.print(if_empty=f"{title}; it has no partitions.")
 
 
 @click.command(
@@ -90,24 +98,20 @@ def abort(path: str, names: Sequence[str], yes: bool, dry_run: bool, as_json: bo
     """
     opened = open_transactions(path)
     shown = opened.shown()
-    chosen = {name: _find(shown, name, opened) for name in names}
-    for name, one in chosen.items():
-        if one.state not in _OPEN:
+    chosen = {name: _find(shown, name, path) for name in names}
+    for name, (one, _) in chosen.items():
+        if not (one.is_open or one.is_decided):
             raise ConfigError(
-                f"transactional id {name!r} has no open transaction: its state is {one.state}"
+                f"transactional id {name!r} has no open transaction: its state is {one.status.shown}"
             )
-    found = {
-        name: (f"{_held(one)} held back, of producer {one.producer.producer_id}", _as_json(one))
-        for name, one in chosen.items()
-    }
     delete_each(
         "transaction",
-        found,
-        lambda name: opened.abort(chosen[name]),
+        {name: (_held(*at.values()), _as_json(one, at)) for name, (one, at) in chosen.items()},
+        lambda name: opened.abort(chosen[name][0]),
         yes=yes,
         dry_run=dry_run,
         as_json=as_json,
-        verb=_ABORT,
+        verb=("abort", "aborted"),
     )
 
 
@@ -142,69 +146,65 @@ def decide(
     opened = open_transactions(path)
     chosen = {
         f"of producer {producer_id} in {tp}": at
-        for one in opened.shown()
-        if one.transactional_id is None and one.producer.producer_id == producer_id
-        for tp, at in one.partitions.items()
-        if at is not None and topic in (None, tp.topic) and partition in (None, tp.partition)
+        for one, opened_at in opened.shown()
+        if not one.transactional_id and one.producer.producer_id == producer_id
+        for tp, at in opened_at.items()
+        if topic in (None, tp.topic) and partition in (None, tp.partition)
     }
     if not chosen:
         raise ConfigError(
             f"producer {producer_id} has no transaction there that is to be decided; `kbatch transactions` shows "
             "those in state Hanging"
         )
-    is_commit = decision == "commit"
     delete_each(
         "transaction",
         {
-            name: (_from(at), {**at.topic_partition._asdict(), "producer_id": producer_id})
+            name: (_held(at), {**at.topic_partition._asdict(), "producer_id": producer_id})
             for name, at in chosen.items()
         },
-        lambda name: opened.decide(chosen[name], is_commit=is_commit),
+        lambda name: opened.decide(chosen[name], is_commit=decision == "commit"),
         yes=yes,
         dry_run=dry_run,
         as_json=as_json,
-        verb=_COMMIT if is_commit else _ABORT,
+        verb=("commit", "committed") if decision == "commit" else ("abort", "aborted"),
     )
 
 
 def _find(
-    found: Sequence[ShownTransaction], transactional_id: str, opened: FolderTransactions
-) -> ShownTransaction:
-    names = [one.transactional_id for one in found if one.transactional_id is not None]
-    if transactional_id not in names:
+    found: Sequence[tuple[TransactionMetadata, Opened]], transactional_id: str, path: str
+) -> tuple[TransactionMetadata, Opened]:
+    names = [one.transactional_id for one, _ in found]
+    if not transactional_id or transactional_id not in names:
         raise ConfigError(
-            f"transactional id {transactional_id!r} is not known in {opened.address}; its ids: "
-            f"{', '.join(names) or 'none'}"
+            f"transactional id {transactional_id!r} is not known in {path}; its ids: "
+            f"{', '.join(filter(None, names)) or 'none'}"
         )
     return found[names.index(transactional_id)]
 
 
-def _held(one: ShownTransaction) -> str:
-    return counted(sum(at.held_back for at in one.partitions.values() if at is not None), "record")
+def _held(*opened: OpenTransaction) -> str:
+    count = counted(sum(one.held_back for one in opened), "record")
+    return f"{count} held back in {counted(len(opened), 'partition')}"
 
 
-def _from(at: OpenTransaction) -> str:
-    if at.first_offset < 0:
-        return "nothing is open, but the log of transactions is older than the last marker"
-    return f"{counted(at.held_back, 'record')} held back from offset {at.first_offset} on"
-
-
-def _as_json(one: ShownTransaction) -> dict[str, Any]:
+def _as_json(one: TransactionMetadata, opened: Opened) -> dict[str, Any]:
+    """Return a transaction for JSON; what is no number or text in it, `partitions` and `offsets`, is at the end."""
+    is_known = bool(one.transactional_id)
     return {
-        "transactional_id": one.transactional_id,
+        "transactional_id": one.transactional_id or None,
         "producer_id": one.producer.producer_id,
         "producer_epoch": one.producer.epoch,
-        "state": one.state,
-        "start_timestamp": iso_time(one.since_ms),
-        "timeout_ms": one.timeout_ms,
+        "state": one.status.shown if is_known else "Hanging",
+        "start_timestamp": iso_time(one.start_ms),
+        "timeout_ms": one.timeout_ms if is_known else None,
         "partitions": [
             {
                 **tp._asdict(),
-                "start_offset": None if at is None else at.first_offset,
-                "held_back": 0 if at is None else at.held_back,
-                "last_timestamp": None if at is None else iso_time(at.last_timestamp),
+                "start_offset": opened[tp].first_offset if tp in opened else None,
+                "held_back": opened[tp].held_back if tp in opened else 0,
+                "last_timestamp": iso_time(opened[tp].last_timestamp) if tp in opened else None,
             }
-            for tp, at in one.partitions.items()
+            for tp in sorted({*one.partitions, *opened})
         ],
         "offsets": [
             {"group": group, **tp._asdict(), "committed_offset": pending.offset}
@@ -212,28 +212,3 @@ def _as_json(one: ShownTransaction) -> dict[str, Any]:
             for tp, pending in of_group.items()
         ],
     }
-
-
-def _print_one(one: ShownTransaction, where: str) -> None:
-    """Print the partitions of a transaction, and the offsets that it commits, as two tables."""
-    shown = _as_json(one)
-    since = f" since {shown['start_timestamp']}" if shown["start_timestamp"] else ""
-    title = (
-        f"Transaction {one.transactional_id}: {one.state}{since}, producer id {one.producer.producer_id}, "
-        f"epoch {one.producer.epoch}, time-out {one.timeout_ms} ms, {where}"
-    )
-    partitions = Table(title)
-    partitions.add_texts("topic")
-    partitions.add_numbers("partition", "start offset", "records held back")
-    partitions.add_words("last record")
-    for row in shown["partitions"]:
-        partitions.add_row(*row.values())
-    partitions.print(if_empty=f"{title}; it has no partitions.")
-    if shown["offsets"]:
-        print_line("")
-        offsets = Table("Offsets of groups, pending")
-        offsets.add_texts("group", "topic")
-        offsets.add_numbers("partition", "offset")
-        for row in shown["offsets"]:
-            offsets.add_row(*row.values())
-        offsets.print()

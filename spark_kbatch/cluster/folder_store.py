@@ -199,7 +199,7 @@ class FolderStore(OwnSource):
         """
         wanted = list(partitions)
         found = self.parts.snapshots.replicas(wanted)
-        if any(one.state.last_stable_offset < one.state.high_watermark for one in found.values()):
+        if any(one.offsets.held_back for one in found.values()):
             from spark_kbatch.cluster.transactions.administration import (  # noqa: PLC0415  rare
                 look_after,
             )

@@ -13,21 +13,21 @@ so that no one else would end it. The time is the folder's, and what the clock w
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 
 from spark_kbatch.clock import monotonic_ms
-from spark_kbatch.cluster.group_records import CommittedOffset
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transactions.checking import (
     OpenTransaction,
     all_open_transactions,
+    ensure_newest,
     open_transactions,
 )
 from spark_kbatch.cluster.transactions.ending import idle_transactions
 from spark_kbatch.cluster.transactions.log import NO_EPOCH, StoredTransactions, read_transactions
-from spark_kbatch.cluster.transactions.state import NO_START, Producer
+from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, TransactionMetadata
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -41,86 +41,64 @@ from spark_kbatch.options.remote import parse_client_options
 
 logger = logging.getLogger(__name__)
 
-HANGING = "Hanging"  # Kafka's word for a transaction that no coordinator will end
 _TOLD_AFTER_MS = _LOOK_MS = 60_000
 
 # Each is replaced or added to as a whole, so that a race of two threads only costs a look, or a second line.
 _next_look_ms: dict[Path, int] = {}
-_told: set[tuple[TopicPartition, Producer, int]] = set()
+_told: set[tuple[TopicPartition, ProducerIdAndEpoch, int]] = set()
 
-
-class ShownTransaction(NamedTuple):
-    """The last transaction of a transactional id, or one that the coordinator's log does not have."""
-
-    transactional_id: str | None  # None if the log does not have it
-    producer: Producer
-    state: str
-    since_ms: int  # its start; of one that the log does not have, its last batch
-    timeout_ms: int | None
-    partitions: Mapping[TopicPartition, OpenTransaction | None]  # None where nothing is written
-    offsets: Mapping[str, Mapping[TopicPartition, CommittedOffset]]  # that are pending, by group
+Opened: TypeAlias = Mapping[TopicPartition, OpenTransaction]
 
 
 class FolderTransactions:
     """The transactions of the clients of one cluster in a folder."""
 
     def __init__(self, parts: FolderParts) -> None:
-        self._parts = parts
-        self.address = str(parts.path)
+        self.parts = parts
 
-    def served_at(self) -> str | None:
-        """Return the address of the server that runs, and ends transactions by itself."""
-        running = self._parts.running_server()
-        return None if running is None else running.bootstrap_servers
+    def shown(self) -> Sequence[tuple[TransactionMetadata, Opened]]:
+        """Return the last transaction of each id, sorted, with the partitions where it is open.
 
-    def shown(self) -> list[ShownTransaction]:
-        """Return the last transaction of each id, sorted, and then those that the log does not have.
-
-        Takes no lock. If the log cannot be read, all are of the second kind, with a warning.
+        After them come those that the log does not have, without an id, and with the time of their last batch as
+        start. If the log cannot be read, that is all of them, with a warning. Takes no lock.
         """
         try:
-            stored = read_transactions(self._parts)
+            stored = read_transactions(self.parts)
         except (KafkaStorageError, CorruptRecordError) as error:
             logger.warning("the log of transactions cannot be read: %s; see `kbatch repair`", error)
             stored = StoredTransactions()
-        opened: dict[str | Producer, dict[TopicPartition, OpenTransaction]] = {}
-        for one in all_open_transactions(self._parts, stored):
-            by = one.owner.transactional_id if one.owner and one.is_known else one.producer
-            opened.setdefault(by, {})[one.topic_partition] = one
-        known = [
-            ShownTransaction(
-                name,
-                one.producer,
-                one.status.shown,
-                one.start_ms if one.is_open or one.is_decided else NO_START,
-                one.timeout_ms,
-                {**dict.fromkeys(one.partitions), **opened.pop(name, {})},
-                one.offsets,
+        opened: dict[tuple[str, ProducerIdAndEpoch], dict[TopicPartition, OpenTransaction]] = {}
+        for one in all_open_transactions(self.parts, stored):
+            owner = (
+                one.owner
+                if one.is_known and one.owner
+                else TransactionMetadata("", one.producer, -1)
             )
-            for name, one in sorted(stored.transactions.items())
+            opened.setdefault(owner[:2], {})[one.topic_partition] = one
+        known = [(one, opened.pop(one[:2], {})) for _, one in sorted(stored.transactions.items())]
+        return known + [
+            (
+                TransactionMetadata(
+                    *by, -1, start_ms=max(one.last_timestamp for one in at.values())
+                ),
+                at,
+            )
+            for by, at in opened.items()
         ]
-        unknown = [
-            ShownTransaction(
-                None, by, HANGING, max(one.last_timestamp for one in found.values()), None, found, {},
-            )
-            for by, found in opened.items()
-            if isinstance(by, Producer)
-        ]  # fmt: skip
-        return known + unknown
 
-    def abort(self, one: ShownTransaction) -> None:
+    def abort(self, one: TransactionMetadata) -> None:
         """Abort the transaction of an id, and fence its producer; if a server runs, by that.
 
         Raises:
             KBatchError: it is not ended, or not in all partitions; doing it again does no harm.
         """
         name = one.transactional_id
-        assert name is not None
         try:
-            with idle_transactions(self._parts) as transactions:
-                found = all_open_transactions(self._parts, transactions.log.contents)
-                epochs = (other.coordinator_epoch for other in found)
-                transactions.log.start_epoch(above=max(epochs, default=NO_EPOCH))
+            with idle_transactions(self.parts) as transactions:
+                found = all_open_transactions(self.parts, transactions.log.contents)
+                transactions.log.start_epoch(
+                    above=max((at.coordinator_epoch for at in found), default=NO_EPOCH)
+                )
                 transactions.abort(name)
         except ServerRunningError as error:
             if not error.address:
@@ -130,7 +108,7 @@ class FolderTransactions:
 
             with leased(parse_client_options(error.address, {})) as client:
                 # A producer that starts ends what the one before it has left.
-                Transactions(client, name, timeout_ms=one.timeout_ms or _LOOK_MS).take_over()
+                Transactions(client, name, timeout_ms=one.timeout_ms).take_over()
 
     def decide(self, chosen: OpenTransaction, *, is_commit: bool) -> None:
         """End a transaction that the log does not have, in its partition.
@@ -141,8 +119,8 @@ class FolderTransactions:
             KBatchError: it is not ended; doing it again does no harm.
         """
         at = chosen.topic_partition
-        with idle_transactions(self._parts) as transactions:
-            for one in open_transactions(self._parts, transactions.log.contents, [at]):
+        with idle_transactions(self.parts) as transactions:
+            for one in open_transactions(self.parts, transactions.log.contents, [at]):
                 if one[:4] == chosen[:4] and not one.is_known:  # up to the first offset
                     transactions.end_unknown(one, is_commit=is_commit)
                     return
@@ -160,11 +138,8 @@ def look_after(parts: FolderParts, topic_partitions: Iterable[TopicPartition]) -
     if monotonic_ms() < _next_look_ms.get(parts.path, 0):
         return False
     try:
-        held = [
-            tp
-            for tp, one in parts.snapshots.replicas(topic_partitions).items()
-            if one.state.last_stable_offset < one.state.high_watermark
-        ]
+        replicas = parts.snapshots.replicas(topic_partitions)
+        held = [tp for tp, one in replicas.items() if one.offsets.held_back]
         return bool(held) and _look_after(parts, held)
     except (OSError, KBatchError) as error:
         logger.warning("transactions in %s cannot be ended for now: %s", parts.path, error)
@@ -193,16 +168,11 @@ def _tell(one: OpenTransaction, open_ms: int) -> None:
     if open_ms < _TOLD_AFTER_MS or one.first_offset < 0 or key in _told:
         return
     _told.add(key)
-    if one.owner is not None and one.is_known:
-        whose = f"the transaction of transactional id {one.owner.transactional_id!r}"
-        what = "it is ended at its time-out, or by `kbatch transactions abort`"
-    else:
-        whose = "a transaction that the log of transactions does not have"
-        what = "see `kbatch transactions`"
     logger.warning(
-        "readers of committed records wait in %s from offset %d on, for %s (producer id %d, epoch %d), "
-        "open for %d s: %s",
-        one.topic_partition, one.first_offset, whose, *one.producer, open_ms // 1000, what,
+        "readers of committed records wait in %s from offset %d on: a transaction of producer id %d, epoch %d, "
+        "transactional id %s, is open for %d s; see `kbatch transactions`",
+        one.topic_partition, one.first_offset, *one.producer,
+        repr(one.owner.transactional_id) if one.owner is not None else "not known", open_ms // 1000,
     )  # fmt: skip
 
 
@@ -216,24 +186,15 @@ def _end_due(parts: FolderParts, now_ms: int) -> bool:
     with idle_transactions(parts, patience_s=0) as transactions:
         contents = transactions.log.contents
         found = all_open_transactions(parts, contents)
-        beyond = sorted({str(one.topic_partition) for one in found if one.is_beyond})
-        if beyond:
-            raise KafkaStorageError(
-                f"the log of transactions is lost, damaged or older than {', '.join(beyond)}; decide with "
-                "`kbatch transactions`"
-            )
+        ensure_newest(found)
         for one in [*contents.transactions.values()]:
             if one.is_due(now_ms):
                 transactions.abort(one.transactional_id)
                 logger.warning(
-                    "the transaction of transactional id %r was %s: no server runs, and %s",
-                    one.transactional_id,
-                    *(
-                        ("aborted", f"it was open for more than {one.timeout_ms} ms")
-                        if one.is_open
-                        else ("ended", f"it was in state {one.status.shown}")
-                    ),
-                )
+                    "the transaction of transactional id %r is ended, as no server runs: it was in state %s, with a "
+                    "time-out of %d ms",
+                    one.transactional_id, one.status.shown, one.timeout_ms,
+                )  # fmt: skip
         for unknown in found:
             if unknown.may_abort and not unknown.is_known:
                 transactions.end_unknown(unknown, is_commit=False)

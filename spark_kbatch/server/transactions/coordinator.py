@@ -23,7 +23,12 @@ from spark_kbatch.clock import monotonic_s
 from spark_kbatch.cluster.offsets_store import Change
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.state_log import append_and_wait
-from spark_kbatch.cluster.transactions.checking import OpenTransaction, open_transactions
+from spark_kbatch.cluster.transactions.checking import (
+    OpenTransaction,
+    all_open_transactions,
+    ensure_newest,
+    partitions_of,
+)
 from spark_kbatch.cluster.transactions.ending import NEEDS_NO_MARKER, changes_of, marker_of
 from spark_kbatch.cluster.transactions.log import TransactionLog
 from spark_kbatch.cluster.transactions.state import (
@@ -37,11 +42,9 @@ from spark_kbatch.cluster.transactions.state import (
 from spark_kbatch.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
-    KafkaStorageError,
     KBatchError,
     NotLeaderOrFollowerError,
     TransactionCoordinatorFencedError,
-    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
@@ -49,7 +52,6 @@ from spark_kbatch.record.header import BatchHeader
 from spark_kbatch.replica.manager import ACKS_ALL
 from spark_kbatch.server.appends import Append, Appends
 from spark_kbatch.server.groups.coordinator import GroupCoordinator
-from spark_kbatch.server.outcomes import shortened
 from spark_kbatch.server.pools import CallLater, Pool
 from spark_kbatch.wire.errors import ErrorCode
 
@@ -217,30 +219,16 @@ class TransactionCoordinator:
         Raises:
             KafkaStorageError: the log cannot be read, or is older than the partitions are.
         """
-        parts = self._parts
         stored = self._log.load()
-        unknown: list[OpenTransaction] = []
-        for name in parts.metadata.topics.names():
-            try:
-                partitions = parts.manager.partitions(name)
-                unknown += (
-                    one for one in open_transactions(parts, stored, partitions) if not one.is_known
-                )
-            except (OSError, KBatchError) as error:
-                if not isinstance(error, UnknownTopicOrPartitionError):
-                    logger.warning("transactions of topic %r are not known: %s", name, error)
-        beyond = [one for one in unknown if one.is_beyond]
-        if beyond:
-            raise KafkaStorageError(
-                f"the log of transactions is lost, damaged or older than {_named(beyond)}: nothing is "
-                "decided; end this server, and decide with `kbatch transactions`"
-            )
+        found = all_open_transactions(self._parts, stored)
+        ensure_newest(found)
+        unknown = [one for one in found if not one.is_known]
         kept = [one for one in unknown if not one.may_abort]
         if kept:
             logger.error(
                 "transactions are open in %s that may have been committed: end this server, and decide with "
                 "`kbatch transactions`",
-                _named(kept),
+                partitions_of(kept),
             )
         for one in unknown:
             if one.may_abort:
@@ -396,7 +384,3 @@ class TransactionCoordinator:
 def code_of_step(step: Step) -> ErrorCode:
     """Return the error that a client gets; NONE for a state."""
     return step if isinstance(step, ErrorCode) else ErrorCode.NONE
-
-
-def _named(found: Collection[OpenTransaction]) -> str:
-    return shortened(", ".join(sorted({str(one.topic_partition) for one in found})))

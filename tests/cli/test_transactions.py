@@ -1,0 +1,269 @@
+"""`kbatch transactions`: what is open and what it holds back; aborting, and deciding what the log does not have."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_kbatch import Cluster
+from spark_kbatch.cli.main import cli
+from spark_kbatch.cluster.transactions.state import Status
+from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
+from spark_kbatch.errors import ConfigError, ServerRunningError
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.wire.errors import ErrorCode
+from tests.support import builders
+from tests.support.open_transactions import change, leave_open, make_older
+from tests.support.raw_clients import RawClient
+from tests.support.raw_transactions import (
+    EVENTS,
+    OTHER,
+    RawProducer,
+    state_of,
+    until_stable,
+    values,
+)
+from tests.support.store import store_of
+from tests.support.waiting import until
+
+IN = TopicPartition("in", 0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with builders.a_cluster(tmp_path, topics={"events": 2, "in": 1}) as cluster:
+        yield cluster
+
+
+def kbatch(cluster: Cluster, *words: Any) -> Result:
+    command, *rest = [str(word) for word in words]
+    return CliRunner().invoke(cli, [*command.split(), str(cluster.path), *rest])
+
+
+def lines(cluster: Cluster, *words: Any) -> list[list[str]]:
+    done = kbatch(cluster, *words)
+    assert done.exit_code == 0, done.output
+    return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+def objects(cluster: Cluster, *words: Any) -> list[Any]:
+    done = kbatch(cluster, *words, "--json")
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+# What is shown.
+
+
+def test_each_id_is_listed_with_its_state_and_what_it_holds_back(cluster: Cluster) -> None:
+    with cluster.serve() as server, RawClient(server) as client:
+        RawProducer(client, "done").start().write(EVENTS).end(commit=True)
+        until_stable(cluster)
+        RawProducer(client, "open", timeout_ms=20_000).start().write(EVENTS, OTHER, n=3).add(IN)
+        found = lines(cluster, "transactions")
+        (_, as_json) = objects(cluster, "transactions")
+        drawn = CliRunner().invoke(
+            cli, ["transactions", str(cluster.path)], env={"FORCE_COLOR": "1"}
+        )
+
+    headings, done, still_open = found
+    assert headings[:4] == ["transactional id", "producer id", "epoch", "state"]
+    assert (done[0], done[3], done[6]) == ("done", "CompleteCommit", "-")
+    assert still_open[5:] == ["20000", "events-0: 3 from 2, events-1: 3 from 0, in-0: 0 from -"]
+    started = still_open[4]
+    assert as_json["server"] == server.bootstrap_servers
+    assert server.bootstrap_servers in drawn.stdout.replace("\n", " ")
+    assert (as_json["state"], as_json["start_timestamp"]) == ("Ongoing", started)
+    assert as_json["partitions"][0] == {
+        "topic": "events",
+        "partition": 0,
+        "start_offset": 2,
+        "held_back": 3,
+        "last_timestamp": "2023-11-14T22:13:20.000Z",
+    }
+
+
+def test_one_transaction_is_shown_by_partition_with_pending_offsets_in_json(
+    cluster: Cluster,
+) -> None:
+    with cluster.serve() as server, RawClient(server) as client:
+        producer = RawProducer(client).start().write(OTHER)
+        assert not producer.add_group("g")
+        assert producer.commit_offsets("g", {IN: 4}) == [ErrorCode.NONE]
+
+    headings, *rows = lines(cluster, "transactions", "t")
+
+    assert headings == ["topic", "partition", "start offset", "held back", "last record"]
+    assert [row[:4] for row in rows] == [["events", "1", "0", "1"]]
+    (shown,) = objects(cluster, "transactions", "t")
+    assert shown["offsets"] == [
+        {"group": "g", "topic": "in", "partition": 0, "committed_offset": 4}
+    ]
+    unknown = kbatch(cluster, "transactions", "none").exception
+    assert isinstance(unknown, ConfigError)
+    assert str(unknown).endswith("its ids: t")
+
+
+def test_without_transactions_nothing_is_listed(cluster: Cluster) -> None:
+    done = kbatch(cluster, "transactions")
+
+    assert done.stderr == f"{cluster.path} has no transactions of clients; it is not served now.\n"
+    assert objects(cluster, "transactions") == []
+    assert store_of(cluster).metadata.topics.find(CLIENT_TRANSACTIONS.topic) is None
+
+
+def test_lists_of_topics_show_what_is_held_back_while_a_transaction_is_open(
+    cluster: Cluster,
+) -> None:
+    assert "held back" not in lines(cluster, "topics")[0]
+    leave_open(cluster, EVENTS, n=3)
+
+    headings, events, other = lines(cluster, "topics")
+    at = headings.index("held back")
+    assert (events[at], other[at]) == ("3", "0")
+    headings, *rows = lines(cluster, "topics", "events")
+    assert [row[headings.index("held back")] for row in rows] == ["3", "0"]
+
+
+# Aborting.
+
+
+def test_abort_ends_the_transaction_and_fences_its_producer_while_no_server_runs(
+    cluster: Cluster,
+) -> None:
+    producer = leave_open(cluster, EVENTS, OTHER, name="billing")
+    dry = kbatch(cluster, "transactions abort", "billing", "--dry-run")
+    assert dry.stdout == (
+        "transaction billing would be aborted: 4 records held back in 2 partitions\n"
+    )
+    refused = kbatch(cluster, "transactions abort", "billing")
+    assert "whether to abort" in str(refused.exception)
+    assert state_of(cluster, "billing").status is Status.ONGOING
+
+    (aborted,) = objects(cluster, "transactions abort", "billing", "--yes")
+
+    assert (aborted["transactional_id"], aborted["aborted"]) == ("billing", True)
+    assert values(cluster) == []
+    until_stable(cluster)
+    assert state_of(cluster, "billing").status is Status.COMPLETE_ABORT
+    with cluster.serve() as server, RawClient(server) as client:
+        producer._client = client
+        assert producer.ask_to_add(EVENTS) == [ErrorCode.PRODUCER_FENCED]
+    again = kbatch(cluster, "transactions abort", "billing", "--yes").exception
+    assert str(again).endswith("no open transaction: its state is CompleteAbort")
+
+
+def test_a_server_that_runs_is_asked_to_abort(cluster: Cluster) -> None:
+    with cluster.serve() as server, RawClient(server) as client:
+        producer = RawProducer(client).start().write(EVENTS)
+        kept = RawProducer(client, "kept").start().write(OTHER)
+
+        assert kbatch(cluster, "transactions abort", "t", "--yes").exit_code == 0
+
+        until_stable(cluster)
+        assert producer.ask_to_end(commit=True) is ErrorCode.PRODUCER_FENCED
+        kept.end(commit=True)
+        until_stable(cluster, OTHER)
+    assert values(cluster) == [b"v"]
+
+
+def test_what_was_decided_is_ended_as_decided(cluster: Cluster) -> None:
+    leave_open(cluster, EVENTS)
+    change(cluster, status=Status.PREPARE_COMMIT)
+
+    assert kbatch(cluster, "transactions abort", "t", "--yes").exit_code == 0
+
+    assert values(cluster) == [b"v"] * 2
+    assert state_of(cluster).status is Status.COMPLETE_COMMIT
+
+
+# What the log does not have.
+
+
+@pytest.fixture
+def lost(cluster: Cluster) -> Cluster:
+    """A cluster with an open transaction in two partitions of which the log of transactions is lost."""
+    leave_open(cluster, EVENTS, OTHER)
+    shutil.rmtree(log_of_transactions(cluster))
+    cluster.path.joinpath("topics", f"{CLIENT_TRANSACTIONS.topic}.json").unlink()
+    return cluster
+
+
+def log_of_transactions(cluster: Cluster) -> Path:
+    return store_of(cluster).manager.replica(CLIENT_TRANSACTIONS).log.directory
+
+
+def test_what_a_lost_log_does_not_have_is_decided_by_the_command_alone(lost: Cluster) -> None:
+    with lost.serve() as server, RawClient(server) as client:
+        until(
+            lambda: RawProducer(client, "new").ask_to_start() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        )
+        assert isinstance(
+            kbatch(lost, "transactions decide", "abort", "--producer-id", 0, "--yes").exception,
+            ServerRunningError,
+        )
+    assert values(lost) == []
+    (hanging,) = objects(lost, "transactions")
+    assert (hanging["transactional_id"], hanging["state"]) == (None, "Hanging")
+    assert [one["held_back"] for one in hanging["partitions"]] == [2, 2]
+
+    committed = kbatch(
+        lost, "transactions decide", "commit", "--producer-id", 0, "--partition", 1, "--yes"
+    )
+    aborted = kbatch(lost, "transactions decide", "abort", "--producer-id", 0, "--yes")
+
+    assert committed.stdout == (
+        "transaction of producer 0 in events-1 committed: 2 records held back in 1 partition\n"
+    )
+    assert "events-0 aborted" in aborted.stdout
+    assert (values(lost, EVENTS), values(lost, OTHER)) == ([], [b"v"] * 2)
+    none = kbatch(lost, "transactions decide", "abort", "--producer-id", 0, "--yes").exception
+    assert "no transaction there" in str(none)
+    with lost.serve() as server, RawClient(server) as client:
+        RawProducer(client, "new").start().write(EVENTS, value=b"new").end(commit=True)
+        until_stable(lost)
+    assert values(lost, EVENTS) == [b"new"]
+
+
+def test_an_older_image_of_the_log_decides_nothing_until_the_command_has(cluster: Cluster) -> None:
+    """A newer epoch in a partition shows that. What the command has ended is the newest there is from then on."""
+    leave_open(cluster, EVENTS)
+    image, log = cluster.path.with_name("image"), log_of_transactions(cluster)
+    shutil.copytree(log, image)
+    leave_open(cluster, EVENTS)  # which aborts the first, and is of the next epoch
+    shutil.rmtree(log)
+    shutil.copytree(image, log)
+    make_older(cluster, 100_000)
+    assert values(cluster) == []
+    assert state_of(cluster).status is Status.ONGOING
+
+    hanging = objects(cluster, "transactions")[-1]
+    assert (hanging["state"], hanging["producer_epoch"]) == ("Hanging", 2)
+    assert lines(cluster, "transactions decide", "abort", "--producer-id", 0, "--yes")
+
+    assert {one["state"] for one in objects(cluster, "transactions")} == {"Ongoing"}
+    make_older(cluster, 100_000)
+    leave_open(cluster, OTHER)
+    with cluster.serve() as server, RawClient(server) as client:
+        RawProducer(client).start().write(EVENTS, value=b"new").end(commit=True)
+        until_stable(cluster)
+    assert values(cluster, EVENTS) == [b"new"]
+
+
+def test_a_log_that_cannot_be_read_is_told_and_its_transactions_are_shown(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    leave_open(cluster, EVENTS)
+    (segment,) = log_of_transactions(cluster).glob("*.log")
+    segment.write_bytes(segment.read_bytes()[:-1] + b"\xff")
+
+    (hanging,) = objects(cluster, "transactions")
+
+    assert hanging["state"] == "Hanging"
+    assert "the log of transactions cannot be read" in caplog.text
