@@ -93,10 +93,10 @@ def topics(
 ) -> None:
     """List topics, with their total offsets and bytes.
 
-    There are as many records as offsets, or fewer: markers and aborted records of transactions take offsets, too. Bytes
-    are all that take room, also of records that were overwritten or deleted and whose files are kept for now:
-    `kbatch gc --dry-run` shows these, and until when. Where a transaction is open, readers of committed records
-    do not see yet what is held back: see `kbatch transactions`.
+    There are as many records as offsets, or fewer: markers and aborted records of transactions take offsets, too.
+    Bytes are all that take room, also of records that were overwritten or deleted and whose files are kept for now:
+    `kbatch gc --dry-run` shows these, and until when. If a transaction is open, readers of committed records do not
+    see yet what is held back: see `kbatch transactions`.
 
     With the name of a TOPIC, or with --verbose, show offsets, sizes and replicas by partition; --json always does.
 
