@@ -142,6 +142,28 @@ def test_an_id_without_a_transaction_goes_on(cluster: Cluster) -> None:
     assert values(cluster) == [b"v"] * 3
 
 
+def test_a_transaction_goes_on_after_the_disk_of_a_leader_is_lost(tmp_path: Path) -> None:
+    folders = [str(tmp_path / name) for name in "ab"]
+    path = str(tmp_path / "path")
+    with Cluster(path, create=True, log_dirs=folders) as cluster:
+        cluster.create_topic("events", partitions=2, replication_factor=2)
+        with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
+            before = RawProducer(client).start()
+            before.write(EVENTS, OTHER, value=b"yes").end(commit=True)
+            before.write(EVENTS, OTHER, value=b"no").end(commit=False)
+            before.write(EVENTS, value=b"also")
+        until_status(cluster, Status.ONGOING)
+    shutil.rmtree(folders[0])
+    with Cluster(path, log_dirs=folders) as cluster:
+        assert values(cluster) == [b"yes"] * 2
+        with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
+            producer = RawProducer(client)
+            producer.producer_id, producer.epoch = before.producer_id, before.epoch
+            until(lambda: producer.retried(producer.ask_to_end(commit=True)) is ErrorCode.NONE)
+            until_status(cluster, Status.COMPLETE_COMMIT)
+        assert values(cluster) == [b"yes", b"also", b"yes"]
+
+
 # A log that cannot be right.
 
 
