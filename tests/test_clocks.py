@@ -106,6 +106,7 @@ USES = {
         "StateLog.append": TIMES,
         "StateLog._rewrite": TIMES,
     },
+    "cluster/transactions/administration.py": {"_look_after": EXPIRY},
     "cluster/transactions/checking.py": {"open_transactions": EXPIRY},
     "cluster/transactions/ending.py": {
         "IdleTransactions._now_ms": TIMES,
