@@ -148,13 +148,11 @@ class Appends:
         checked: list[tuple[Partition, Accepted]] = []
         size, checks_s = 0, 0.0
         for append in queued:
-            if append.origin is not AppendOrigin.NETWORK:  # a marker goes alone
-                break
             if size + len(append.data) > _TOGETHER_BYTES_MAX:
                 break
             began_s = time.thread_time()
             one = None
-            with contextlib.suppress(Exception):  # Alone it is answered with it.
+            with contextlib.suppress(Exception):  # Alone it is answered with it; so is a marker.
                 one = manager.check(topic_partition, append.data)
             took_s = time.thread_time() - began_s
             _charge(append, took_s)

@@ -131,11 +131,8 @@ class ProduceHandler:
                 if transactional_id is None:
                     producer_id, epoch = self._parts.new_producer_id(deadline=deadline), 0
                 else:
-                    found = self._transactions.start_producer(received, deadline=deadline)
-                    if isinstance(found, ErrorCode):
-                        error = found
-                    else:
-                        producer_id, epoch = found
+                    error, producer = self._transactions.start_producer(received, deadline=deadline)
+                    producer_id, epoch = producer
             except (OSError, KBatchError) as problem:
                 error = code_of(problem)
                 if isinstance(problem, LockTimeoutError):

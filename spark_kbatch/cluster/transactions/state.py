@@ -60,7 +60,7 @@ class ProducerIdAndEpoch(NamedTuple):
     epoch: int
 
 
-_NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 _Offsets: TypeAlias = Mapping[TopicPartition, CommittedOffset]
 _NOTHING: Mapping[TopicPartition, str] = {}
 _NO_GROUPS: Mapping[str, _Offsets] = {}
@@ -78,7 +78,7 @@ class TransactionMetadata(NamedTuple):
     updated_ms: int = NO_START
     start_ms: int = NO_START  # when the first partition or group was added
     former: ProducerIdAndEpoch = (
-        _NO_PRODUCER  # before its last start, if that was by the same client
+        NO_PRODUCER  # before its last start, if that was by the same client
     )
 
     @property
@@ -151,7 +151,7 @@ def start_producer(
         return ErrorCode.PRODUCER_FENCED
     if known.is_decided:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    former = caller or _NO_PRODUCER
+    former = caller or NO_PRODUCER
     if known.is_open:
         return fence(known, now_ms)._replace(former=former)
     if caller == known.former and not needs_producer_id(known):
@@ -232,7 +232,7 @@ def fence(known: TransactionMetadata, now_ms: int) -> TransactionMetadata:
     """Abort an open transaction whose producer did not ask for it, and must not write any more."""
     fenced = ProducerIdAndEpoch(known.producer.producer_id, known.producer.epoch + 1)
     decided = _decided(known, Status.PREPARE_ABORT, now_ms)
-    return decided._replace(producer=fenced, former=_NO_PRODUCER)
+    return decided._replace(producer=fenced, former=NO_PRODUCER)
 
 
 def without_offsets(known: TransactionMetadata) -> TransactionMetadata:

@@ -25,6 +25,7 @@ from spark_kbatch.cluster.offsets_store import Change, TopicsOfRequest
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transactions import state
 from spark_kbatch.cluster.transactions.state import (
+    NO_PRODUCER,
     ProducerIdAndEpoch,
     Status,
     Step,
@@ -77,8 +78,8 @@ class TransactionRequests:
 
     def start_producer(
         self, received: Received, *, deadline: float
-    ) -> ProducerIdAndEpoch | ErrorCode:
-        """Return the producer id and epoch for an InitProducerId with a transactional id.
+    ) -> tuple[ErrorCode, ProducerIdAndEpoch]:
+        """Return the error, or the producer id and epoch, for an InitProducerId with a transactional id.
 
         Raises:
             KBatchError: no producer id can be had.
@@ -86,12 +87,12 @@ class TransactionRequests:
         body = received.body
         name, timeout_ms = body.transactional_id, body.transaction_timeout_ms
         if not 0 < timeout_ms <= self._timeout_max_ms:
-            return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+            return ErrorCode.INVALID_TRANSACTION_TIMEOUT, NO_PRODUCER
         named = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
         caller = None if named.producer_id == NO_PRODUCER_ID else named
         known = self._coordinator.known([name])
         if isinstance(known, ErrorCode):
-            return known
+            return known, NO_PRODUCER
         new_id = NO_PRODUCER_ID
         if state.needs_producer_id(known.get(name)):
             new_id = self._parts.new_producer_id(deadline=deadline)
@@ -103,11 +104,11 @@ class TransactionRequests:
 
         step = self._coordinator.step(name, next_state)
         if isinstance(step, ErrorCode):
-            return _known_to(received, step)
+            return _known_to(received, step), NO_PRODUCER
         if step.is_decided:
             self._coordinator.carry_out(step)
-            return ErrorCode.CONCURRENT_TRANSACTIONS
-        return step.producer
+            return ErrorCode.CONCURRENT_TRANSACTIONS, NO_PRODUCER
+        return ErrorCode.NONE, step.producer
 
     def add_partitions(self, received: Received, respond: Respond) -> None:
         """Answer an AddPartitionsToTxn: all partitions are added, or none."""

@@ -42,7 +42,7 @@ def server(cluster: Cluster) -> Iterator[Server]:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[RawClient]:
-    with RawClient(server) as client:
+    with RawClient(server, timeout_s=60) as client:
         yield client
 
 

@@ -50,7 +50,7 @@ def server(cluster: Cluster) -> Iterator[Server]:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[RawClient]:
-    with RawClient(server) as client:
+    with RawClient(server, timeout_s=60) as client:
         yield client
 
 
@@ -214,7 +214,10 @@ def test_a_time_out_is_one_that_the_server_allows(
 
 
 def test_longer_transactions_can_be_allowed(cluster: Cluster) -> None:
-    with cluster.serve(transaction_max_timeout_ms=900_000) as server, RawClient(server) as client:
+    with (
+        cluster.serve(transaction_max_timeout_ms=900_000) as server,
+        RawClient(server, timeout_s=60) as client,
+    ):
         RawProducer(client, timeout_ms=900_000).start()
 
 
@@ -482,7 +485,7 @@ def test_with_several_replicas_transactions_end_in_all_of_them(tmp_path: Path) -
     folders = [str(tmp_path / name) for name in "ab"]
     with Cluster(str(tmp_path / "path"), create=True, log_dirs=folders) as cluster:
         cluster.create_topic("events", partitions=2, replication_factor=2)
-        with cluster.serve() as server, RawClient(server) as client:
+        with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
             producer = RawProducer(client).start()
             for commit in (True, False, True):
                 producer.write(EVENTS, OTHER, value=str(commit).encode()).end(commit=commit)

@@ -46,7 +46,7 @@ def left_open(
     cluster: Cluster, *partitions: TopicPartition, timeout_ms: int = 30_000
 ) -> RawProducer:
     """Leave a transaction open in these partitions, of a server that has ended; its offsets are pending."""
-    with cluster.serve() as server, RawClient(server) as client:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         producer = RawProducer(client, timeout_ms=timeout_ms).start().write(*partitions)
         assert producer.add_group("g") is ErrorCode.NONE
         assert producer.commit_offsets("g", {IN: 5}) == [ErrorCode.NONE]
@@ -70,7 +70,7 @@ def test_an_open_transaction_goes_on_and_its_offsets_are_pending_as_before(
     cluster: Cluster,
 ) -> None:
     before = left_open(cluster, EVENTS)
-    with cluster.serve() as server, RawClient(server) as client:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         producer = RawProducer(client)
         producer.producer_id, producer.epoch = before.producer_id, before.epoch
         producer.batch(EVENTS)  # the one that is there
@@ -135,11 +135,33 @@ def test_offsets_that_were_stored_do_not_replace_newer_ones_after_a_restart(
 
 def test_an_id_without_a_transaction_goes_on(cluster: Cluster) -> None:
     for round_number in range(3):
-        with cluster.serve() as server, RawClient(server) as client:
+        with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
             producer = RawProducer(client).start().write(EVENTS).end(commit=True)
             until_status(cluster, Status.COMPLETE_COMMIT)
         assert (producer.producer_id, producer.epoch) == (0, round_number)
     assert values(cluster) == [b"v"] * 3
+
+
+def test_a_transaction_goes_on_after_the_disk_of_a_leader_is_lost(tmp_path: Path) -> None:
+    folders = [str(tmp_path / name) for name in "ab"]
+    path = str(tmp_path / "path")
+    with Cluster(path, create=True, log_dirs=folders) as cluster:
+        cluster.create_topic("events", partitions=2, replication_factor=2)
+        with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
+            before = RawProducer(client).start()
+            before.write(EVENTS, OTHER, value=b"yes").end(commit=True)
+            before.write(EVENTS, OTHER, value=b"no").end(commit=False)
+            before.write(EVENTS, value=b"also")
+        until_status(cluster, Status.ONGOING)
+    shutil.rmtree(folders[0])
+    with Cluster(path, log_dirs=folders) as cluster:
+        assert values(cluster) == [b"yes"] * 2
+        with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
+            producer = RawProducer(client)
+            producer.producer_id, producer.epoch = before.producer_id, before.epoch
+            until(lambda: producer.retried(producer.ask_to_end(commit=True)) is ErrorCode.NONE)
+            until_status(cluster, Status.COMPLETE_COMMIT)
+        assert values(cluster) == [b"yes", b"also", b"yes"]
 
 
 # A log that cannot be right.
@@ -163,7 +185,7 @@ def ensure_nothing_is_decided(
 ) -> None:
     """Serve for a while: transactions are refused, an error says why, and everything else goes on."""
     before = store_of(cluster).manager.replica(EVENTS).state
-    with cluster.serve() as server, RawClient(server) as client:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         producer = RawProducer(client, "another")
         until(lambda: any("no transactions for clients" in one for one in caplog.messages))
         assert producer.ask_to_start() is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -180,7 +202,7 @@ def ensure_nothing_is_decided(
 def test_a_log_from_before_an_open_transaction_decides_nothing(
     cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with cluster.serve() as server, RawClient(server) as client:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         RawProducer(client, "older").start()
     image_of(cluster, tmp_path / "image")
     left_open(cluster, EVENTS)
@@ -196,7 +218,7 @@ def test_a_log_from_before_a_later_coordinator_decides_nothing(
     left_open(cluster, EVENTS)
     image_of(cluster, tmp_path / "image")
     stored(cluster, state_of(cluster)._replace(status=Status.PREPARE_COMMIT))
-    with cluster.serve() as server, RawClient(server) as client:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         until_status(cluster, Status.COMPLETE_COMMIT)
         producer = RawProducer(client)
         producer.producer_id, producer.epoch = state_of(cluster).producer
@@ -246,7 +268,7 @@ def test_a_transaction_that_may_have_been_committed_is_left_open_and_named(
     open_one = state_of(cluster)
     stored(cluster, open_one._replace(status=Status.COMPLETE_COMMIT, partitions={}, offsets={}))
 
-    with cluster.serve() as server, RawClient(server) as client:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         RawProducer(client, "another").start().write(OTHER).end(commit=True)
         until_stable(cluster, OTHER)
     assert "transactions are open in events-0 that may have been committed" in caplog.text
