@@ -54,7 +54,7 @@ PRODUCERS = "what a bucket knows of producers and groups, until `producer.id.exp
 GARBAGE = "garbage of a bucket"
 ENTRIES = "times of entries, in `kbatch ledger` and `kbatch history` of a bucket"
 OVERWRITTEN = "records that an overwrite replaced in a bucket, readable for an hour"
-EXPIRY = "what expires in a folder: records, producers, transactional ids, offsets of groups"
+EXPIRY = "what expires in a folder: records, producers, transactional ids, offsets of groups, transactions that no server ends"
 KEPT = "what is deleted and kept for a while in a folder: segments, topics, overwritten records, staged files"
 NETWORK = "the same two on a network disk"
 TIMES = (
@@ -106,6 +106,7 @@ USES = {
         "StateLog.append": TIMES,
         "StateLog._rewrite": TIMES,
     },
+    "cluster/transactions/administration.py": {"_look_after": EXPIRY},
     "cluster/transactions/checking.py": {"open_transactions": EXPIRY},
     "cluster/transactions/ending.py": {
         "IdleTransactions._now_ms": TIMES,

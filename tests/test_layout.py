@@ -100,7 +100,7 @@ DOORS = {
     "server": {"intercepts", "listener", "server"},
     "cluster": {
         "catalog", "folder_store", "foreign_store", "group_records", "job", "offsets_store", "ownership", "parts", "state_log", "transports",
-        "transactions.checking", "transactions.ending", "transactions.log", "transactions.state",
+        "transactions.administration", "transactions.checking", "transactions.ending", "transactions.log", "transactions.state",
     },
     "opening": {"cluster", "stores"},
     "spark": {"demo", "functions", "hadoop", "lag", "maintaining", "source"},

@@ -5,6 +5,7 @@ records    the log's keys and values, in Kafka's format of `__transaction_state`
 log        `__client_transactions`, the log: loading, appending, rewriting
 checking   what the partitions have open, beside what the log says
 ending     what follows a decision: offsets, markers, the last record; transactions of a server that is gone
+administration    what is shown, aborted and decided; what readers do about a transaction that no server ends
 
 A transaction's decision is one record. What is before it aborts if a time-out passes, and what is after it is
 done again by whoever loads the log:
