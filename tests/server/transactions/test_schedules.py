@@ -109,6 +109,7 @@ class Waiting:
 # Every order.
 
 STEPS = ("produce", "time-out", "job", "marker")
+ORDERS = [*itertools.permutations(STEPS)]
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def serving() -> Iterator[Serving]:
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["free", "locked"])
-@pytest.mark.parametrize("order", itertools.permutations(STEPS), ids=", ".join)
+@pytest.mark.parametrize("order", ORDERS, ids=", ".join)
 def test_in_every_order_a_late_batch_is_in_no_transaction_and_all_else_is_visible(
     serving: Serving, order: tuple[str, ...], held: bool
 ) -> None:
@@ -131,7 +132,7 @@ def test_in_every_order_a_late_batch_is_in_no_transaction_and_all_else_is_visibl
 
     def job() -> None:
         other = Cluster(PATH, files=DiskFiles(serving.disk))
-        commit_job(other, b"job %d %d" % ([*itertools.permutations(STEPS)].index(order), held))
+        commit_job(other, b"job %d %d" % (ORDERS.index(order), held))
 
     with ExitStack() as lock:
         if held:
