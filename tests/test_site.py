@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 from sphinx.util.inventory import InventoryFile
@@ -21,7 +22,7 @@ from tests.test_readme import DOCUMENTS
 # What a browser gets by itself, and what a reader may click.
 _LOADED = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)="([^"]+)"|url\(["']?([^"')]+)|@import""")  # fmt: skip
 _LINKED = re.compile(r'<a\b[^>]*\bhref="([^"]+)"')
-_WEB_ADDRESS = re.compile(r"https?://[a-z0-9-]+(\.[a-z0-9-]+)+(/[\w./%~-]*)?(#[\w.-]+)?")
+_WEB_ADDRESS = re.compile(r"https?://[a-z0-9-]+(\.[a-z0-9-]+)+(/[\w./%~@-]*)?(#[\w.-]+)?")
 # Pages that the repository does not have.
 OWN_PAGES = {"index.html", "docs/site/python-api.html", "genindex.html", "py-modindex.html", "search.html"}  # fmt: skip
 
@@ -52,7 +53,9 @@ def test_the_site_has_every_page_and_public_name_and_loads_nothing_from_elsewher
         loaded = [first or second for first, second in _LOADED.findall(text)]
         assert loaded, name
         assert [one for one in loaded if "//" in one.removeprefix("data:")] == [], name
-        outside = {link for link in _LINKED.findall(text) if re.match(r"[a-z]+:|//", link)}
+        outside = {
+            link for link in map(unescape, _LINKED.findall(text)) if re.match(r"[a-z]+:|//", link)
+        }
         assert {link for link in outside if not _WEB_ADDRESS.fullmatch(link)} == set(), name
 
     names = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data

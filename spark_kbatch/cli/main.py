@@ -64,14 +64,14 @@ _SUBJECTS = {
     "Transactions": {
         "transactions": (
             "transactions", "transactions",
-            "List transactions of Kafka's clients, and what they hold back.",
+            "List transactions of clients, and what they hold.",
         ),
         "transactions abort": (
-            "transactions", "abort", "Abort the open transactions of transactional IDs, and fence their producers.",
+            "transactions", "abort", "Abort open transactions of transactional IDs.",
         ),
         "transactions decide": (
             "transactions", "decide",
-            "Abort or commit transactions that the log of transactions does not have.",
+            "Abort or commit hanging transactions.",
         ),
     },
     "Server": {

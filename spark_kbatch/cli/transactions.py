@@ -31,7 +31,7 @@ _dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what w
 @click.argument("transactional_id", metavar="[ID]", required=False)
 @json_option
 def transactions(path: str, transactional_id: str | None, as_json: bool) -> None:
-    """List transactions of Kafka's clients, and what they hold back.
+    """List transactions of clients, and what they hold.
 
     Each transactional id has its last transaction, with a state of Kafka's. Until an open one is ended, readers of
     committed records wait at its first record in each partition: so many records are held back, from that offset on.
@@ -91,10 +91,11 @@ def transactions(path: str, transactional_id: str | None, as_json: bool) -> None
 @_dry_run_option
 @json_option
 def abort(path: str, names: Sequence[str], yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Abort the open transactions of transactional IDs, and fence their producers.
+    """Abort open transactions of transactional IDs.
 
-    Their records are never read as committed, and the producers get an error. One that is decided is ended as
-    decided. If a server of PATH runs, it is asked to do it; else this command does, and no server starts meanwhile.
+    Their records are never read as committed, and their producers are fenced: they get an error. One that is decided
+    is ended as decided. If a server of PATH runs, it is asked to do it; else this command does, and no server starts
+    meanwhile.
     """
     opened = open_transactions(path)
     shown = opened.shown()
@@ -137,9 +138,9 @@ def decide(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Abort or commit transactions that the log of transactions does not have.
+    """Abort or commit hanging transactions.
 
-    `kbatch transactions` shows them in state Hanging. If their records are to count, because the application had
+    The log of transactions does not have them, and `kbatch transactions` shows them in state Hanging. If their records are to count, because the application had
     committed them, commit; else abort. No server of PATH may run: end it first. The log is then as new as the
     partitions, and a server goes on with it.
     """

@@ -50,6 +50,12 @@ def holds(target: Path, source: Cluster, *topics: str) -> bool:
     return builders.contents(Cluster(target)) == wanted
 
 
+def values(cluster: Cluster, topic: str) -> list[Any]:
+    """Return what a reader sees of a topic, by partition and in order."""
+    found = cluster.read(topic).read_all().sort_by([("partition", "ascending"), ("offset", "ascending")])
+    return found.select(["partition", "key", "value"]).to_pylist()
+
+
 def test_topics_are_copied_and_counted(source: Cluster, tmp_path: Path) -> None:
     done = run(source.path, tmp_path / "target", "events", "clicks")
 
@@ -151,15 +157,24 @@ def until_it_holds(target: Path, source: Cluster) -> None:
     raise AssertionError("the records did not come")
 
 
-def test_a_broker_of_ours_is_a_source_and_no_target(source: Cluster, tmp_path: Path) -> None:
+def test_a_broker_of_ours_is_a_source_and_a_target(source: Cluster, tmp_path: Path) -> None:
     with source.serve(port=0) as server:
-        address = server.bootstrap_servers
-        done = spark_kbatch.mirror(address, tmp_path / "target", ["events", "clicks"])
-        with pytest.raises(ConfigError, match="if this is `kbatch serve`"):
-            spark_kbatch.mirror(tmp_path / "target", address, "events", name="back")
+        done = spark_kbatch.mirror(
+            server.bootstrap_servers, tmp_path / "copy", ["events", "clicks"]
+        )
+    back = Cluster(tmp_path / "back", create=True)
+    with back.serve(port=0) as server:
+        for expected in (15, 0):
+            again = spark_kbatch.mirror(
+                tmp_path / "copy", server.bootstrap_servers, ["events", "clicks"]
+            )
+            assert again.records_count == expected
 
     assert done.records_count == 15
-    assert holds(tmp_path / "target", source, "events", "clicks")
+    assert holds(tmp_path / "copy", source, "events", "clicks")
+    assert {topic: values(back, topic) for topic in ("events", "clicks")} == {
+        topic: values(source, topic) for topic in ("events", "clicks")
+    }
 
 
 def test_a_server_is_followed_until_another_thread_stops_it(

@@ -239,7 +239,7 @@ def test_the_first_page_has_its_rates_where_there_are_too_many_topics(
             pages._samples.sample()
         page = Visitor(pages).get("/").words
 
-    assert "Records written per second" in page
+    assert "Offsets written per second" in page
     assert "Growth of the size per second" in page
 
 
