@@ -541,6 +541,7 @@ def test_a_server_that_hangs_is_told_by_probes_and_pages_until_it_goes_on(
         visitor.get("/")
         monkeypatch.setattr(app_module, "_ANSWERED_WITHIN_S", 0.2)
         os.kill(broker.pid, signal.SIGSTOP)
+        os.waitpid(broker.pid, os.WUNTRACED)
         try:
             told = [visitor.ask(one) for one in ("/ready", "/ready", "/", "/", "/metrics")]
             assert visitor.ask("/health").status == 200
