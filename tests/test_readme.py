@@ -197,6 +197,7 @@ def test_shown_commands_have_words_that_the_command_line_takes(
     """They are parsed, not run."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "client.properties").write_text("client.id=a")
+    (tmp_path / "kbatch-token").touch()
     there = {"LOG_DIR": str(REPOSITORY)}
     parent = click.Context(cli, info_name="kbatch", **cli.context_settings)
     blocks = _FENCED.findall(path.read_text(encoding="utf-8"))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import spark_kbatch
@@ -432,8 +433,8 @@ def test_visitors_who_do_not_read_do_not_keep_others_out(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "_CONNECTIONS_MAX", 5)
-    monkeypatch.setattr(Cluster, "topic_names", lambda _cluster, **_: ["a" * (32 << 20)])
-    monkeypatch.setattr(Cluster, "describe", lambda _cluster, _topics: [])
+    large = PlainTextResponse("a" * (32 << 20))
+    monkeypatch.setattr(Site, "page", lambda _site, *_given, **_named: large)
     with shown(cluster) as pages, contextlib.ExitStack() as open_sockets:
         connections = pages._server.server_state.connections
         for number in range(1, 6):
@@ -540,6 +541,7 @@ def test_a_server_that_hangs_is_told_by_probes_and_pages_until_it_goes_on(
         visitor.get("/")
         monkeypatch.setattr(app_module, "_ANSWERED_WITHIN_S", 0.2)
         os.kill(broker.pid, signal.SIGSTOP)
+        os.waitpid(broker.pid, os.WUNTRACED)
         try:
             told = [visitor.ask(one) for one in ("/ready", "/ready", "/", "/", "/metrics")]
             assert visitor.ask("/health").status == 200
