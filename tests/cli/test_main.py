@@ -782,7 +782,7 @@ def test_commands_are_listed_by_subject() -> None:
     told = CliRunner().invoke(cli, ["--help"]).stdout
     subjects = re.findall(r"^([A-Z][a-z ]+):", told.partition("Options:")[2], re.MULTILINE)
     assert subjects == [
-        "Topics", "Records", "Consumer groups", "Server", "Upkeep of folders", "Buckets", "Demo",
+        "Topics", "Records", "Consumer groups", "Transactions", "Server", "Upkeep of folders", "Buckets", "Demo",
     ]  # fmt: skip
     assert set(re.findall(r"^  ([a-z][a-z -]+?)  ", told, re.MULTILINE)) == COMMANDS.keys()
 
