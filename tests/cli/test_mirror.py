@@ -52,7 +52,11 @@ def holds(target: Path, source: Cluster, *topics: str) -> bool:
 
 def values(cluster: Cluster, topic: str) -> list[Any]:
     """Return what a reader sees of a topic, by partition and in order."""
-    found = cluster.read(topic).read_all().sort_by([("partition", "ascending"), ("offset", "ascending")])
+    found = (
+        cluster.read(topic)
+        .read_all()
+        .sort_by([("partition", "ascending"), ("offset", "ascending")])
+    )
     return found.select(["partition", "key", "value"]).to_pylist()
 
 

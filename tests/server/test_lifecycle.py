@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,6 +127,25 @@ def test_a_server_has_no_groups_once_another_one_owns_its_restored_path(cluster:
     former.release()
     assert cluster.running_server() is not None
     current.release()
+
+
+def test_a_server_starts_after_who_ends_what_another_one_has_left(cluster: Cluster) -> None:
+    """That one has no address; of a server that was killed, it removes the address first."""
+    metadata = store_of(cluster).metadata
+    metadata.paths.server_file.write_text(
+        '{"host": "127.0.0.1", "port": 9092, "process_id": 1, "started_ms": 0}'
+    )
+    ending = Ownership(metadata)
+    assert not metadata.paths.server_file.exists()
+    with pytest.raises(ServerRunningError, match="just been started"):
+        Ownership(metadata, patience_s=0)
+
+    timer = threading.Timer(1, ending.release)
+    timer.start()
+    with cluster.serve() as server:
+        assert cluster.running_server() is not None
+        assert server.port
+    timer.join()
 
 
 def test_clients_may_try_again_while_the_path_of_a_server_is_an_old_one(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.web.topics import TOPICS_SHOWN
+from tests.support import builders
+from tests.support.open_transactions import leave_open
 from tests.support.pages import Visitor, shown
 
 
@@ -99,6 +102,18 @@ def test_replicas_are_shown_and_one_that_is_not_in_sync(cluster: Cluster) -> Non
     assert page.count("(leader)") == 2
     assert page.count(f"{lost.node_id} (not in sync: ") == 2
     assert "Replicas" not in single
+
+
+def test_what_an_open_transaction_holds_back_is_shown_beside_the_end_of_its_partition(
+    tmp_path: Path,
+) -> None:
+    with builders.a_cluster(tmp_path, topics={"events": 2}) as cluster:
+        leave_open(cluster, TopicPartition("events", 1), n=3)
+        with shown(cluster) as pages:
+            page = Visitor(pages).get("/topics/events").words
+
+    assert page.count("held back by an open transaction") == 1
+    assert "3 (3 held back by an open transaction)" in page
 
 
 def test_a_topic_that_is_not_there_is_a_sentence(cluster: Cluster) -> None:
