@@ -328,12 +328,16 @@ _WORST: Mapping[tuple[ApiKey, int], _Make] = {
     ),
     (ApiKey.ADD_PARTITIONS_TO_TXN, 3): _add_partitions,
     (ApiKey.ADD_OFFSETS_TO_TXN, 3): lambda count, _: p.AddOffsetsToTxnRequest(
-        transactional_id="t" * min(16 * count, _TEXT_MAX), producer_id=0, producer_epoch=0,
+        transactional_id="t" * min(16 * count, _TEXT_MAX),
+        producer_id=0,
+        producer_epoch=0,
         group_id="g" * min(16 * count, _TEXT_MAX),
     ),
     (ApiKey.TXN_OFFSET_COMMIT, 3): _txn_offset_commit,
     (ApiKey.END_TXN, 3): lambda count, _: p.EndTxnRequest(
-        transactional_id="t" * min(16 * count, _TEXT_MAX), producer_id=0, producer_epoch=0,
+        transactional_id="t" * min(16 * count, _TEXT_MAX),
+        producer_id=0,
+        producer_epoch=0,
         committed=True,
     ),
     (ApiKey.LIST_TRANSACTIONS, 0): _list_transactions,
