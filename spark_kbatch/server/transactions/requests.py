@@ -32,7 +32,6 @@ from spark_kbatch.cluster.transactions.state import (
     TransactionMetadata,
 )
 from spark_kbatch.errors import KBatchError, NotLeaderOrFollowerError
-from spark_kbatch.log.producers.state import ProducerEntry
 from spark_kbatch.model import TopicPartition, numbers_by_topic
 from spark_kbatch.options.topic import INTERNAL_PREFIX
 from spark_kbatch.record.header import NO_PRODUCER_ID
@@ -309,7 +308,7 @@ class TransactionRequests:
         described = DescribeProducersResponse.TopicResponse.PartitionResponse
         producer = described.ProducerState
         number = topic_partition.partition
-        entries: Mapping[int, ProducerEntry] = {}
+        entries: Mapping[int, Any] = {}
         if problem is None:
             try:
                 replicas = self._parts.snapshots.replicas([topic_partition])

@@ -65,7 +65,7 @@ def test_one_transaction_has_a_bound_past_which_it_can_still_be_ended(
     accepted = errors.index(REFUSED)
     assert {*errors[:accepted]} == {OK}
     assert {*errors[accepted:]} == {REFUSED}
-    assert 0.9 < accepted * 12_000 / coordinator.TRANSACTION_BYTES_MAX < 1
+    assert 0.8 < accepted * 12_000 / coordinator.TRANSACTION_BYTES_MAX < 1
     assert large.add_group("g" * LONG) is OK  # there is room for it
     assert large.ask_to_add(EVENTS) == [OK]  # it is there
     assert other.add_group("g") is OK
@@ -150,13 +150,12 @@ def test_groups_of_ended_transactions_take_nothing(
         until(lambda: not server._transactions._pending)
 
 
-def test_many_filters_and_many_ids_are_not_compared_each_with_each(client: RawClient) -> None:
-    for number in range(300):
-        RawProducer(client, str(number)).ask_to_start()
-    asked = protocol.ListTransactionsRequest(
-        state_filters=["Empty" * 10] * 1000 + [str(one) for one in range(29_000)],
-        producer_id_filters=list(range(10**9, 10**9 + 30_000)),
-    )
+def test_many_filters_and_many_ids_are_not_compared_each_with_each(
+    client: RawClient, server: Server
+) -> None:
+    every = server._transactions._log.contents.transactions
+    every |= {str(number): every["known"] for number in range(40_000)}
+    asked = protocol.ListTransactionsRequest(state_filters=[str(one) for one in range(60_000)])
     began_s = monotonic_s()
     answer = client.ask(ApiKey.LIST_TRANSACTIONS, 0, asked)
     took_s = monotonic_s() - began_s
