@@ -135,6 +135,7 @@ class RawProducer:
         generation: int = -1,
         member_id: str = "",
         version: int = 4,
+        metadata: str = "m",
     ) -> list[ErrorCode]:
         """Send a TxnOffsetCommit."""
         topic_of = protocol.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
@@ -144,7 +145,7 @@ class RawProducer:
                 name=topic,
                 partitions=[
                     partition_of(
-                        partition_index=number, committed_offset=offset, committed_metadata="m"
+                        partition_index=number, committed_offset=offset, committed_metadata=metadata
                     )
                 ],
             )

@@ -239,6 +239,44 @@ def _incremental(count: int, topic: str) -> Any:
     return p.IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
 
 
+def _add_partitions(count: int, topic: str) -> Any:
+    make = p.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+    return p.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="worst",
+        v3_and_below_producer_id=0,
+        v3_and_below_producer_epoch=0,
+        v3_and_below_topics=[make(name=topic, partitions=list(range(count)))],
+    )
+
+
+def _txn_offset_commit(count: int, topic: str) -> Any:
+    make = p.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    partitions = [
+        make.TxnOffsetCommitRequestPartition(
+            partition_index=one, committed_offset=1, committed_metadata="m" * 10
+        )
+        for one in range(count)
+    ]
+    return p.TxnOffsetCommitRequest(
+        transactional_id="worst", group_id="worst", producer_id=0, producer_epoch=0,
+        topics=[make(name=topic, partitions=partitions)],
+    )  # fmt: skip
+
+
+def _list_transactions(count: int, _: str) -> Any:
+    return p.ListTransactionsRequest(
+        state_filters=[str(one) for one in range(count // 2)],
+        producer_id_filters=list(range(count // 2)),
+    )
+
+
+def _describe_producers(count: int, topic: str) -> Any:
+    """Return a request that names the same partitions again and again."""
+    make = p.DescribeProducersRequest.TopicRequest
+    topics = [make(name=topic, partition_indexes=[0, one]) for one in range(max(count // 3, 1))]
+    return p.DescribeProducersRequest(topics=topics)
+
+
 # What makes the body, by api key and version.
 _WORST: Mapping[tuple[ApiKey, int], _Make] = {
     (ApiKey.PRODUCE, 9): _produce,
@@ -288,6 +326,25 @@ _WORST: Mapping[tuple[ApiKey, int], _Make] = {
     (ApiKey.INIT_PRODUCER_ID, 4): lambda count, _: p.InitProducerIdRequest(
         transactional_id="t" * min(16 * count, _TEXT_MAX), transaction_timeout_ms=1
     ),
+    (ApiKey.ADD_PARTITIONS_TO_TXN, 3): _add_partitions,
+    (ApiKey.ADD_OFFSETS_TO_TXN, 3): lambda count, _: p.AddOffsetsToTxnRequest(
+        transactional_id="t" * min(16 * count, _TEXT_MAX),
+        producer_id=0,
+        producer_epoch=0,
+        group_id="g" * min(16 * count, _TEXT_MAX),
+    ),
+    (ApiKey.TXN_OFFSET_COMMIT, 3): _txn_offset_commit,
+    (ApiKey.END_TXN, 3): lambda count, _: p.EndTxnRequest(
+        transactional_id="t" * min(16 * count, _TEXT_MAX),
+        producer_id=0,
+        producer_epoch=0,
+        committed=True,
+    ),
+    (ApiKey.LIST_TRANSACTIONS, 0): _list_transactions,
+    (ApiKey.DESCRIBE_TRANSACTIONS, 0): lambda count, topic: p.DescribeTransactionsRequest(
+        transactional_ids=[f"{topic}-{one}" for one in range(count)]
+    ),
+    (ApiKey.DESCRIBE_PRODUCERS, 0): _describe_producers,
     (ApiKey.DESCRIBE_CLUSTER, 0): lambda *_: p.DescribeClusterRequest(),
     (ApiKey.SASL_HANDSHAKE, 1): lambda count, _: p.SaslHandshakeRequest(
         mechanism="P" * min(16 * count, _TEXT_MAX)

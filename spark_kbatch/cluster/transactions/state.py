@@ -27,7 +27,6 @@ from spark_kbatch.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from spark_kbatch.wire.errors import ErrorCode
 
 EPOCH_MAX = 2**15 - 2  # that a producer gets; one more is left to fence it
-GROUPS_MAX = 100  # of a transaction, whose record grows with each; most have one
 NO_START = -1
 EXPIRATION_MS = 7 * 24 * 60 * 60 * 1000  # Kafka's transactional.id.expiration.ms
 
@@ -61,9 +60,9 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-_Offsets: TypeAlias = Mapping[TopicPartition, CommittedOffset]
+PendingOffsets: TypeAlias = Mapping[TopicPartition, CommittedOffset]
 _NOTHING: Mapping[TopicPartition, str] = {}
-_NO_GROUPS: Mapping[str, _Offsets] = {}
+_NO_GROUPS: Mapping[str, PendingOffsets] = {}
 
 
 class TransactionMetadata(NamedTuple):
@@ -74,7 +73,7 @@ class TransactionMetadata(NamedTuple):
     timeout_ms: int
     status: Status = Status.EMPTY
     partitions: Mapping[TopicPartition, str] = _NOTHING  # with the ids of their topics
-    offsets: Mapping[str, _Offsets] = _NO_GROUPS  # that are pending, by group
+    offsets: Mapping[str, PendingOffsets] = _NO_GROUPS  # that are pending, by group
     updated_ms: int = NO_START
     start_ms: int = NO_START  # when the first partition or group was added
     former: ProducerIdAndEpoch = (
@@ -110,9 +109,9 @@ class TransactionMetadata(NamedTuple):
         """Return True if whoever keeps all servers away ends it: it is decided, or its time is up."""
         return self.is_decided or (self.is_open and now_ms - self.start_ms >= self.timeout_ms)
 
-    def is_expired(self, now_ms: int) -> bool:
+    def is_expired(self, now_ms: int, unused_ms: int = EXPIRATION_MS) -> bool:
         """Return True if nothing was done with this id for so long that it is forgotten."""
-        is_idle = now_ms - self.updated_ms >= EXPIRATION_MS
+        is_idle = now_ms - self.updated_ms >= unused_ms
         return is_idle and not self.is_open and not self.is_decided
 
 
@@ -189,8 +188,6 @@ def add_group(
     added = _added_to(known, producer, now_ms)
     if isinstance(added, ErrorCode) or group_id in added.offsets:
         return added
-    if len(added.offsets) >= GROUPS_MAX:
-        return ErrorCode.INVALID_REQUEST
     return added._replace(offsets={**added.offsets, group_id: {}})
 
 
@@ -198,7 +195,7 @@ def add_offsets(
     known: TransactionMetadata | None,
     producer: ProducerIdAndEpoch,
     group_id: str,
-    offsets: _Offsets,
+    offsets: PendingOffsets,
     now_ms: int,
 ) -> Step:
     """Add offsets of a group that was added to the transaction."""

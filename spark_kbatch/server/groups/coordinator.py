@@ -463,40 +463,33 @@ class GroupCoordinator:
                 ]
             )
 
-        if not _can_be_stored(body.group_id):
-            respond(answer_of(dict.fromkeys(asked, ErrorCode.INVALID_GROUP_ID)))
-            return
+        committing = Committing(
+            received.version, body.group_id, body.generation_id_or_member_epoch,
+            body.member_id, body.group_instance_id, body.retention_time_ms, asked,
+        )  # fmt: skip
+        respond(answer_of(self.commit(committing)))
+
+    def commit(
+        self, committing: Committing, store: Store | None = None
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Store offsets, or have `store` keep those of a transaction until its end; return errors by partition.
+
+        Others have a turn between parts of them. While a part is stored no request to a group is handled:
+        no member that is new can read an offset before it is pending.
+        """
+        asked = committing.offsets
+        if not _can_be_stored(committing.group_id):
+            return dict.fromkeys(asked, ErrorCode.INVALID_GROUP_ID)
         topics = self._store.topics()
         topics.look_up(asked)
         errors: dict[TopicPartition, ErrorCode] = {}
         for part in _parts(asked):
-            committing = Committing(
-                received.version, body.group_id, body.generation_id_or_member_epoch,
-                body.member_id, body.group_instance_id, body.retention_time_ms,
-                {one: asked[one] for one in part},
-            )  # fmt: skip
+            of_part = committing._replace(offsets={one: asked[one] for one in part})
             found: ErrorCode | dict[TopicPartition, ErrorCode] = self._handled(
-                _same, functools.partial(self._offsets.commit, committing, topics)
+                _same, functools.partial(self._offsets.commit, of_part, topics, store)
             )
             errors |= dict.fromkeys(part, found) if isinstance(found, ErrorCode) else found
-        respond(answer_of(errors))
-
-    def commit_pending(
-        self, committing: Committing, store: Store
-    ) -> Mapping[TopicPartition, ErrorCode]:
-        """Check a transaction's offsets as those of an OffsetCommit, and have `store` keep them until its end.
-
-        No other request to a group is handled meanwhile: no member that is new can read the offsets before
-        they are pending.
-        """
-        if not _can_be_stored(committing.group_id):
-            return dict.fromkeys(committing.offsets, ErrorCode.INVALID_GROUP_ID)
-        topics = self._store.topics()
-        topics.look_up(committing.offsets)
-        found: ErrorCode | Mapping[TopicPartition, ErrorCode] = self._handled(
-            _same, lambda: self._offsets.commit(committing, topics, store)
-        )
-        return dict.fromkeys(committing.offsets, found) if isinstance(found, ErrorCode) else found
+        return errors
 
     def store_decided(self, changes: Sequence[Change], then: Callable[[], ErrorCode]) -> ErrorCode:
         """Store the offsets of a transaction that was committed, and call `then`, as one step of all groups."""

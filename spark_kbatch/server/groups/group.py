@@ -40,7 +40,6 @@ OFFSETS_BYTES_MAX = (
     16 << 20
 )  # of the metadata of one group's offsets, so of the answer about one group
 ANSWER_BYTES_MAX = 16 << 20  # of groups in one answer; for others the client has to ask again
-_ALL_BYTES_MAX = 64 << 20
 # Of Python's objects, besides bytes of clients.
 MEMBER_OBJECTS, OFFSET_OBJECTS, GROUP_OBJECTS, PENDING_OBJECTS = 3000, 700, 2000, 1500
 
@@ -54,6 +53,8 @@ def size_of_texts(*texts: str | None) -> int:
 
 class GroupMemory:
     """The limit on the memory of all groups together, since they outlive their connections; not thread-safe.
+
+    Transactions have such a limit, too, of their own.
 
         a member      1 MiB of metadata, in up to 64 protocols
         a group       4 MiB of members' metadata, and of assignments; 16 MiB of metadata of its offsets
@@ -70,6 +71,8 @@ class GroupMemory:
     Source: Kafka group-coordinator/.../GroupMetadataManager.java appendGroupMetadataErrorToResponseError.
     """
 
+    bytes_max = 64 << 20
+
     def __init__(self, measure: Callable[[], int], monotonic_ms: Callable[[], int]) -> None:
         """Start with what is there; `measure` returns the size of all that is kept now."""
         self._measure, self._monotonic_ms = measure, monotonic_ms
@@ -84,11 +87,11 @@ class GroupMemory:
             return True
         now_ms = self._monotonic_ms()
         if self._again_ms is None or (
-            self._size_in_bytes + size_in_bytes > _ALL_BYTES_MAX and now_ms >= self._again_ms
+            self._size_in_bytes + size_in_bytes > self.bytes_max and now_ms >= self._again_ms
         ):
             self._size_in_bytes = self._measure()
             self._again_ms = now_ms + (_REST + 1) * (self._monotonic_ms() - now_ms)
-        if self._size_in_bytes + size_in_bytes > _ALL_BYTES_MAX:
+        if self._size_in_bytes + size_in_bytes > self.bytes_max:
             return False
         self._size_in_bytes += size_in_bytes
         return True

@@ -32,6 +32,8 @@ from spark_kbatch.cluster.transactions.checking import (
 from spark_kbatch.cluster.transactions.ending import NEEDS_NO_MARKER, changes_of, marker_of
 from spark_kbatch.cluster.transactions.log import TransactionLog
 from spark_kbatch.cluster.transactions.state import (
+    EXPIRATION_MS,
+    PendingOffsets,
     ProducerIdAndEpoch,
     Step,
     TransactionMetadata,
@@ -52,12 +54,24 @@ from spark_kbatch.record.header import BatchHeader
 from spark_kbatch.replica.manager import ACKS_ALL
 from spark_kbatch.server.appends import Append, Appends
 from spark_kbatch.server.groups.coordinator import GroupCoordinator
+from spark_kbatch.server.groups.group import (
+    GROUP_OBJECTS,
+    OFFSET_OBJECTS,
+    GroupMemory,
+    size_of_texts,
+)
+from spark_kbatch.server.groups.offsets import metadata_size
+from spark_kbatch.server.peers import Peer, client_warnings
 from spark_kbatch.server.pools import CallLater, Pool
 from spark_kbatch.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
 _AGAIN_AFTER_MS, _EXPIRES_EVERY_MS = 1_000, 3_600_000
+# The memory of one transactional id with its transaction, whose record is no larger, and of all of them.
+TRANSACTION_BYTES_MAX, BYTES_MAX = 4 << 20, 32 << 20
+UNUSED_MS = 3_600_000  # after which ids are forgotten once they take half of that
+ID_OBJECTS, PARTITION_OBJECTS = 600, 500  # of Python's objects, besides bytes of clients
 _MARKER_MS = 30_000  # of one attempt
 
 NextState: TypeAlias = Callable[
@@ -104,9 +118,11 @@ class TransactionCoordinator:
         self._load_after_ms = self._expire_after_ms = 0
         self._deadlines: dict[str, int] = {}  # of open transactions, on the monotonic clock
         self._told = ""
-        # Read without the mutex: those that are open or whose decision is carried out, and who has which id.
+        # Those that are open or whose decision is carried out.
         self._active: dict[str, TransactionMetadata] = {}
+        # Read without the mutex: who has which id, and the offsets of transactions.
         self._owners: dict[int, TransactionMetadata] = {}
+        self._pending: dict[str, dict[str, PendingOffsets]] = {}  # by group and transactional id
         parts.manager.ensure_in_transaction = self.ensure_in_transaction
 
     # States.
@@ -120,6 +136,13 @@ class TransactionCoordinator:
             found = next_state(known, self._now_ms())
             if isinstance(found, ErrorCode) or found is known:
                 return found
+            size = size_of(found)
+            added = size - (size_of(known) if known else 0)
+            if added > 0 and (size > TRANSACTION_BYTES_MAX or not self._memory.take(added)):
+                client_warnings.warn(
+                    "transactional id %.100r is refused %d bytes of memory", transactional_id, added
+                )
+                return ErrorCode.POLICY_VIOLATION
             return self._stored(found)
 
     def known(
@@ -138,8 +161,8 @@ class TransactionCoordinator:
         if self._loaded_in is None:
             with self._mutex:
                 self._why_not_ready()  # Before they are loaded, offsets that are pending would look stable.
-        active = [*self._active.values()]
-        return {tp for one in active for tp in one.offsets.get(group_id, ())}
+        of_group = [*self._pending.get(group_id, {}).values()]
+        return {tp for offsets in of_group for tp in offsets}
 
     def ensure_in_transaction(
         self, header: BatchHeader, topic_partition: TopicPartition, topic_id: str
@@ -179,6 +202,13 @@ class TransactionCoordinator:
 
     def _apply(self, found: TransactionMetadata) -> None:
         name = found.transactional_id
+        before = self._active.get(name, found).offsets
+        for group_id in before.keys() - found.offsets.keys():
+            self._pending[group_id].pop(name)
+            if not self._pending[group_id]:
+                del self._pending[group_id]
+        for group_id, offsets in found.offsets.items():
+            self._pending.setdefault(group_id, {})[name] = offsets
         self._owners[found.producer.producer_id] = found
         if found.is_open:
             self._deadlines.setdefault(name, self._monotonic_ms() + found.timeout_ms)
@@ -197,7 +227,7 @@ class TransactionCoordinator:
             return ErrorCode.NONE
         if self._loaded_in is not None:
             self._loaded_in = None
-            self._owners, self._active, self._deadlines = {}, {}, {}
+            self._owners, self._active, self._pending, self._deadlines = {}, {}, {}, {}
         if term is None or self._is_closed or self._monotonic_ms() < self._load_after_ms:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         began_ms = self._monotonic_ms()
@@ -220,6 +250,8 @@ class TransactionCoordinator:
             KafkaStorageError: the log cannot be read, or is older than the partitions are.
         """
         stored = self._log.load()
+        self._memory = GroupMemory(self._size_in_bytes, self._monotonic_ms)
+        self._memory.bytes_max = BYTES_MAX
         found = all_open_transactions(self._parts, stored)
         ensure_newest(found)
         unknown = [one for one in found if not one.is_known]
@@ -281,7 +313,8 @@ class TransactionCoordinator:
     def _forget_expired(self) -> None:
         now_ms = expiring_ms(self._now_ms())
         every = self._log.contents.transactions
-        expired = [name for name, one in every.items() if one.is_expired(now_ms)]
+        unused_ms = EXPIRATION_MS if self._size_in_bytes() < BYTES_MAX // 2 else UNUSED_MS
+        expired = [name for name, one in every.items() if one.is_expired(now_ms, unused_ms)]
         try:
             if expired:
                 self._log.forget(expired)
@@ -290,6 +323,9 @@ class TransactionCoordinator:
             return
         self._owners = {one.producer.producer_id: one for one in every.values()}
 
+    def _size_in_bytes(self) -> int:
+        return sum(map(size_of, self._log.contents.transactions.values()))
+
     def close(self) -> None:
         """Answer later requests with an error after which clients look for a coordinator."""
         with self._mutex:
@@ -297,10 +333,16 @@ class TransactionCoordinator:
 
     # After a decision.
 
-    def carry_out(self, decided: TransactionMetadata, offsets: list[Change] | None = None) -> None:
+    def carry_out(
+        self,
+        decided: TransactionMetadata,
+        offsets: list[Change] | None = None,
+        peer: Peer | None = None,
+    ) -> None:
         """Do what follows a decision, as far as it waits for nothing; the rest goes on in other threads.
 
-        `offsets` are those that are not stored yet; by default all.
+        `offsets` are those that are not stored yet; by default all. `peer` is who decided, and whose work
+        the markers are.
         """
         if decided.offsets:
             emptied = without_offsets(decided)
@@ -311,12 +353,12 @@ class TransactionCoordinator:
                 return code_of_step(self._go_on(decided, emptied))
 
             if self._groups.store_decided(changes, note):
-                self._again(functools.partial(self.carry_out, decided, changes))
+                self._again(functools.partial(self.carry_out, decided, changes, peer))
                 return
             decided = emptied
         left = set(decided.partitions)
         for topic_partition in decided.partitions:
-            self._mark(decided, topic_partition, left)
+            self._mark(decided, topic_partition, left, peer)
         if not decided.partitions:
             self._complete(decided)
 
@@ -325,6 +367,7 @@ class TransactionCoordinator:
         decided: TransactionMetadata,
         topic_partition: TopicPartition,
         left: set[TopicPartition],
+        peer: Peer | None,
     ) -> None:
         """Queue the marker of a partition, which leaves those that are `left` once it is appended."""
 
@@ -335,7 +378,7 @@ class TransactionCoordinator:
                     "%r stays open in %s: %s", decided.transactional_id, topic_partition, error
                 )
             elif error is not None and not isinstance(error, NEEDS_NO_MARKER):
-                self._again(functools.partial(self._mark, decided, topic_partition, left))
+                self._again(functools.partial(self._mark, decided, topic_partition, left, peer))
             else:
                 left.discard(topic_partition)
                 if not left:
@@ -347,6 +390,7 @@ class TransactionCoordinator:
             _MARKER_MS,
             monotonic_s() + _MARKER_MS / 1000,
             answer,
+            peer,
             origin=AppendOrigin.COORDINATOR,
             topic_id=decided.partitions[topic_partition],
         )
@@ -379,6 +423,18 @@ class TransactionCoordinator:
 
     def _again(self, work: Callable[[], object]) -> None:
         self._call_later(_AGAIN_AFTER_MS / 1000, functools.partial(self._pool.submit, work))
+
+
+def size_of(transaction: TransactionMetadata) -> int:
+    """Return the memory that a transactional id and its transaction take, about."""
+    of_groups = sum(
+        GROUP_OBJECTS
+        + size_of_texts(group_id)
+        + sum(OFFSET_OBJECTS + metadata_size(one.metadata) for one in offsets.values())
+        for group_id, offsets in transaction.offsets.items()
+    )
+    of_partitions = len(transaction.partitions) * PARTITION_OBJECTS
+    return ID_OBJECTS + size_of_texts(transaction.transactional_id) + of_partitions + of_groups
 
 
 def code_of_step(step: Step) -> ErrorCode:

@@ -16,7 +16,7 @@ handleDescribeProducersRequest; TransactionCoordinator.scala; TransactionStateMa
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -31,7 +31,7 @@ from spark_kbatch.cluster.transactions.state import (
     Step,
     TransactionMetadata,
 )
-from spark_kbatch.errors import KBatchError
+from spark_kbatch.errors import KBatchError, NotLeaderOrFollowerError
 from spark_kbatch.model import TopicPartition, numbers_by_topic
 from spark_kbatch.options.topic import INTERNAL_PREFIX
 from spark_kbatch.record.header import NO_PRODUCER_ID
@@ -57,6 +57,11 @@ _KNOWS_FENCED = {
     ApiKey.INIT_PRODUCER_ID: 4, ApiKey.ADD_PARTITIONS_TO_TXN: 2, ApiKey.ADD_OFFSETS_TO_TXN: 2,
     ApiKey.END_TXN: 2, ApiKey.TXN_OFFSET_COMMIT: 5,
 }  # fmt: skip
+
+PRODUCERS_MAX = (
+    100_000  # in one answer: 5 MB of it; for other partitions the client has to ask again
+)
+_ASK_AGAIN = NotLeaderOrFollowerError("too many producers for one answer")
 
 
 class TransactionRequests:
@@ -106,7 +111,7 @@ class TransactionRequests:
         if isinstance(step, ErrorCode):
             return _known_to(received, step), NO_PRODUCER
         if step.is_decided:
-            self._coordinator.carry_out(step)
+            self._coordinator.carry_out(step, peer=received.peer)
             return ErrorCode.CONCURRENT_TRANSACTIONS, NO_PRODUCER
         return ErrorCode.NONE, step.producer
 
@@ -185,7 +190,7 @@ class TransactionRequests:
             0, body.group_id, body.generation_id, body.member_id, body.group_instance_id,
             RETENTION_OF_BROKER, offsets, is_transactional=True,
         )  # fmt: skip
-        errors = self._groups.commit_pending(committing, store)
+        errors = self._groups.commit(committing, store)
         topic_of = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
         partition_of = topic_of.TxnOffsetCommitResponsePartition
         topics = [
@@ -212,7 +217,7 @@ class TransactionRequests:
 
         step = self._coordinator.step(body.transactional_id, next_state)
         if isinstance(step, TransactionMetadata) and step.is_decided:
-            self._coordinator.carry_out(step)
+            self._coordinator.carry_out(step, peer=received.peer)
         respond(EndTxnResponse(error_code=_known_to(received, code_of_step(step))))
 
     # What is shown.
@@ -221,6 +226,7 @@ class TransactionRequests:
         """Answer a ListTransactions."""
         body = received.body
         shown = {one.shown for one in Status}
+        states, producer_ids = {*body.state_filters}, {*body.producer_id_filters}
         every = self._coordinator.known(None)
         if isinstance(every, ErrorCode):
             respond(ListTransactionsResponse(error_code=every))
@@ -234,10 +240,8 @@ class TransactionRequests:
                 transaction_state=one.status.shown,
             )
             for name, one in sorted(every.items())
-            if (not body.state_filters or one.status.shown in body.state_filters)
-            and (
-                not body.producer_id_filters or one.producer.producer_id in body.producer_id_filters
-            )
+            if (not states or one.status.shown in states)
+            and (not producer_ids or one.producer.producer_id in producer_ids)
             and (body.duration_filter < 0 or (one.is_open and one.start_ms < started_by_ms))
         ]
         respond(
@@ -279,31 +283,42 @@ class TransactionRequests:
         respond(DescribeTransactionsResponse(transaction_states=[*map(answer_of, asked)]))
 
     def describe_producers(self, received: Received, respond: Respond) -> None:
-        """Answer a DescribeProducers: what the partitions themselves say."""
+        """Answer a DescribeProducers: what the partitions themselves say, each once."""
         topic_of = DescribeProducersResponse.TopicResponse
-        topics = [
-            topic_of(
-                name=topic.name,
-                partitions=[
-                    self._producers(TopicPartition(topic.name, number))
-                    for number in dict.fromkeys(topic.partition_indexes)
-                ],
-            )
+        wanted = {
+            TopicPartition(topic.name, number)
             for topic in received.body.topics
+            for number in topic.partition_indexes
+        }
+        unknown = self._parts.manager.unknown(wanted)
+        answered: dict[TopicPartition, Any] = {}
+        left = PRODUCERS_MAX
+        for tp in wanted:
+            answered[tp] = self._producers(
+                tp, unknown.get(tp) or (None if left > 0 else _ASK_AGAIN)
+            )
+            left -= len(answered[tp].active_producers)
+        topics = [
+            topic_of(name=name, partitions=[answered[tp] for tp in some])
+            for name, some in _by_topic(answered)
         ]
         respond(DescribeProducersResponse(topics=topics))
 
-    def _producers(self, topic_partition: TopicPartition) -> Any:
+    def _producers(self, topic_partition: TopicPartition, problem: Exception | None) -> Any:
         described = DescribeProducersResponse.TopicResponse.PartitionResponse
         producer = described.ProducerState
         number = topic_partition.partition
-        try:
-            replicas = self._parts.snapshots.replicas([topic_partition])
-            _, log, log_state = replicas[topic_partition]
-            states = log.producers.states_of(log_state, self._parts.manager.now_ms())
-        except (OSError, KBatchError) as error:
-            code = code_of_existing(error)
-            return described(partition_index=number, error_code=code, error_message=str(error))
+        entries: Mapping[int, Any] = {}
+        if problem is None:
+            try:
+                replicas = self._parts.snapshots.replicas([topic_partition])
+                _, log, log_state = replicas[topic_partition]
+                entries = log.producers.states_of(log_state, self._parts.manager.now_ms()).entries
+            except (OSError, KBatchError) as error:
+                problem = error
+        if problem is not None:
+            code = code_of_existing(problem)
+            return described(partition_index=number, error_code=code, error_message=str(problem))
         return described(
             partition_index=number,
             error_code=ErrorCode.NONE,
@@ -318,7 +333,7 @@ class TransactionRequests:
                         -1 if one.txn_first_offset is None else one.txn_first_offset
                     ),
                 )
-                for producer_id, one in sorted(states.entries.items())
+                for producer_id, one in sorted(entries.items())
             ],
         )
 
@@ -335,10 +350,10 @@ def _writable(topics: TopicsOfRequest, topic_partition: TopicPartition) -> tuple
 
 
 def _by_topic(
-    errors: Mapping[TopicPartition, ErrorCode],
+    answered: Iterable[TopicPartition],
 ) -> Iterator[tuple[str, Iterator[TopicPartition]]]:
     """Yield topics, each with those of its partitions that an answer names."""
-    return itertools.groupby(sorted(errors), attrgetter("topic"))
+    return itertools.groupby(sorted(answered), attrgetter("topic"))
 
 
 def _known_to(received: Received, error: ErrorCode) -> ErrorCode:

@@ -62,7 +62,7 @@ def test_the_members_of_a_group_have_a_limit_together(groups: Coordinated) -> No
 def test_members_of_all_groups_have_a_limit_together_until_some_leave(
     groups: Coordinated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_ALL_BYTES_MAX", MiB)
+    monkeypatch.setattr(memory.GroupMemory, "bytes_max", MiB)
     first = groups.client(group="a", protocols=with_metadata(MiB // 2)).join()
     groups.finish([first])
     second = groups.client(group="b", protocols=with_metadata(MiB // 2)).join()
@@ -112,7 +112,7 @@ def test_what_is_not_kept_takes_nothing_from_others(
     monkeypatch: pytest.MonkeyPatch,
     do: Callable[[Coordinated, Client], None],
 ) -> None:
-    monkeypatch.setattr(memory, "_ALL_BYTES_MAX", MiB)
+    monkeypatch.setattr(memory.GroupMemory, "bytes_max", MiB)
     known = groups.client(group="known")
     groups.stable(known)
     for number in range(20):
@@ -128,7 +128,7 @@ def test_a_measurement_that_takes_long_is_not_made_for_each_request() -> None:
     def measure() -> int:
         nonlocal now_ms, measured
         now_ms, measured = now_ms + 100, measured + 1
-        return memory._ALL_BYTES_MAX
+        return memory.GroupMemory.bytes_max
 
     groups = memory.GroupMemory(measure, lambda: now_ms)
     for _ in range(10):
@@ -144,7 +144,7 @@ def test_a_measurement_that_takes_long_is_not_made_for_each_request() -> None:
 def test_names_and_ids_of_members_count_for_the_limit_of_all_groups(
     groups: Coordinated, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
-    monkeypatch.setattr(memory, "_ALL_BYTES_MAX", 90_000)
+    monkeypatch.setattr(memory.GroupMemory, "bytes_max", 90_000)
 
     def join(number: int) -> ErrorCode:
         fields: dict[str, Any] = {"group": str(number), field: f"{number}{'n' * 30_000}"}
@@ -158,7 +158,7 @@ def test_names_and_ids_of_members_count_for_the_limit_of_all_groups(
 def test_topics_of_subscriptions_count_as_they_are_kept(
     groups: Coordinated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_ALL_BYTES_MAX", 300_000)
+    monkeypatch.setattr(memory.GroupMemory, "bytes_max", 300_000)
     names = [f"{number:03x}".encode() for number in range(1000)]
     encoded = b"".join(struct.pack(">h", len(name)) + name for name in names)
     subscribed = struct.pack(">hi", 0, len(names)) + encoded
@@ -175,7 +175,7 @@ def test_topics_of_subscriptions_count_as_they_are_kept(
 def test_the_ids_of_groups_with_offsets_alone_count_for_the_limit_of_all_groups(
     groups: Coordinated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_ALL_BYTES_MAX", 150_000)
+    monkeypatch.setattr(memory.GroupMemory, "bytes_max", 150_000)
 
     def commit(number: int) -> ErrorCode:
         return groups.commit({PLACE: 1}, group=f"{number}{'g' * 30_000}")[PLACE]
@@ -216,7 +216,7 @@ def test_committed_offsets_have_a_limit_but_those_that_are_there_go_on(
     groups: Coordinated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert groups.commit({PLACE: 1}) == {PLACE: OK}
-    monkeypatch.setattr(memory, "_ALL_BYTES_MAX", 1000)
+    monkeypatch.setattr(memory.GroupMemory, "bytes_max", 1000)
 
     other = TopicPartition("events", 1)
     assert groups.commit({other: (1, "m" * 1000)}) == {other: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
@@ -245,7 +245,7 @@ def test_what_was_loaded_counts_for_the_limit_of_all_groups(
     cluster: Cluster, groups: Coordinated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert groups.commit({PLACE: (1, "m" * 4000)}) == {PLACE: OK}
-    monkeypatch.setattr(memory, "_ALL_BYTES_MAX", 6000)
+    monkeypatch.setattr(memory.GroupMemory, "bytes_max", 6000)
 
     again = Coordinated(cluster)
 

@@ -518,7 +518,7 @@ def test_ids_that_were_not_used_for_long_are_forgotten(
 ) -> None:
     RawProducer(client, "kept").start().write(EVENTS)
     RawProducer(client, "old").start()
-    monkeypatch.setattr("spark_kbatch.cluster.transactions.state.EXPIRATION_MS", 0)
+    monkeypatch.setattr("spark_kbatch.server.transactions.coordinator.EXPIRATION_MS", 0)
     server._transactions._expire_after_ms = 0
 
     def names() -> list[str]:

@@ -192,6 +192,7 @@ def test_pending_offsets_are_not_stable_before_a_server_has_loaded_its_transacti
         with coordinator._mutex:  # as after the start, until the first tick
             coordinator._loaded_in = None
             coordinator._active, coordinator._owners, coordinator._deadlines = {}, {}, {}
+            coordinator._pending = {}
 
         assert stable_offset(serving.client, "g") == (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
         producer.end(commit=True)
