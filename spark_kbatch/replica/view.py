@@ -10,6 +10,7 @@ Source: Kafka core/.../cluster/Partition.scala.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
@@ -267,8 +268,10 @@ class PartitionView:
             end = self.common_end(len(state.isr), found)
             if end > log_state.high_watermark:
                 log_state = log_state._replace(high_watermark=end)
-                found_stable = self.log_of(node_id).producers.last_stable_offset(log_state)
-                stable = max(found_stable, log_state.last_stable_offset)
+                stable = log_state.last_stable_offset
+                with contextlib.suppress(OSError):  # Whoever reads its records comes upon that, too.
+                    producers = self.log_of(node_id).producers
+                    stable = max(stable, producers.last_stable_offset(log_state))
                 log_state = log_state._replace(last_stable_offset=stable)
         deleted_to = max(look.deleted_to, self.deleted_to(node_id, log_state, found))
         return Replica(node_id, self.log_of(node_id), _starting_at(deleted_to, log_state))
