@@ -98,7 +98,7 @@ def test_all_ids_together_have_a_bound_and_what_is_there_goes_on(
     cluster: Cluster, client: RawClient
 ) -> None:
     known = RawProducer(client, "known").start()
-    before, last = [0], ""
+    before, last, error = [0], "", OK
     for number in range(1200):
         last = f"{number}{'t' * LONG}"
         error = RawProducer(client, last).ask_to_start()
