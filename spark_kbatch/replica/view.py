@@ -269,7 +269,7 @@ class PartitionView:
             if end > log_state.high_watermark:
                 log_state = log_state._replace(high_watermark=end)
                 stable = log_state.last_stable_offset
-                with contextlib.suppress(OSError):  # Whoever reads its records comes upon that, too.
+                with contextlib.suppress(OSError):  # A read of records meets it, too.
                     producers = self.log_of(node_id).producers
                     stable = max(stable, producers.last_stable_offset(log_state))
                 log_state = log_state._replace(last_stable_offset=stable)
