@@ -79,7 +79,7 @@ def test_topics_shows_sums_of_each_topic(path: Path) -> None:
 
     assert done.returncode == 0
     assert [line.split("\t") for line in done.stdout.splitlines()] == [
-        ["topic", "partitions", "records", "bytes"],
+        ["topic", "partitions", "offsets", "bytes"],
         ["empty", "1", "0", "0"],
         ["events", "2", "6", str(2 * len(builders.encode(ROWS)))],
     ]
@@ -89,7 +89,7 @@ def test_topics_shows_the_partitions_of_a_named_topic_or_of_all_that_are_asked_f
     path: Path,
 ) -> None:
     size = str(len(builders.encode(ROWS)))
-    headings = ["topic", "partition", "first offset", "next offset", "records", "bytes"]
+    headings = ["topic", "partition", "first offset", "next offset", "offsets", "bytes"]
     events = [["events", "0", "0", "3", "3", size], ["events", "1", "0", "3", "3", size]]
 
     def rows_of(*words: str) -> list[list[str]]:
@@ -110,7 +110,7 @@ def test_topics_counts_the_partitions_whose_replicas_are_not_all_in_sync(tmp_pat
 
     lines = kbatch("topics", cluster.path).stdout.splitlines()
 
-    assert lines[0].split("\t") == ["topic", "partitions", "records", "bytes", "under-replicated"]
+    assert lines[0].split("\t") == ["topic", "partitions", "offsets", "bytes", "under-replicated"]
     assert [line.split("\t")[::4] for line in lines[1:]] == [["alone", "0"], ["copied", "2"]]
 
 
@@ -275,7 +275,7 @@ def test_gc_says_what_it_deletes(old: Path) -> None:
 def test_delete_topic_asks_first(old: Path) -> None:
     cluster = Cluster(str(old))
     cluster.create_topic("more")
-    summary = f"topic events: 1 partition, 12 records, {4 * len(builders.encode(ROWS)):,} bytes"
+    summary = f"topic events: 1 partition, 12 offsets, {4 * len(builders.encode(ROWS)):,} bytes"
     done = kbatch_answering("n\n", "delete-topic", old, "events", "more")
     assert (done.returncode, done.stdout) == (1, "")
     assert summary in done.stderr
@@ -284,7 +284,7 @@ def test_delete_topic_asks_first(old: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
         f"topic events deleted: {summary.partition(': ')[2]}",
-        "topic more deleted: 1 partition, 0 records, 0 bytes",
+        "topic more deleted: 1 partition, 0 offsets, 0 bytes",
     ]
     assert cluster.topic_names() == []
 
@@ -314,7 +314,7 @@ def test_delete_topic_only_says_what_would_go_or_does_not_ask(old: Path) -> None
     rows = {
         "topic": "events",
         "num_partitions": 1,
-        "records": 12,
+        "offsets": 12,
         "size_in_bytes": 4 * len(builders.encode(ROWS)),
     }
     done = kbatch("delete-topic", old, "events", "--dry-run", "--json")
@@ -466,18 +466,18 @@ def test_gc_keeps_what_jobs_staged_for_as_long_as_it_is_told(old: Path) -> None:
 
 def test_records_below_an_offset_are_deleted(old: Path) -> None:
     looked = kbatch("delete-records", old, "events", "0:4", "--dry-run").stdout
-    assert looked == "events-0 would start at offset 4: 4 records would be deleted\n"
+    assert looked == "events-0 would start at offset 4: 4 offsets would be deleted\n"
     assert first_offset(old) == 0
     done = kbatch("delete-records", old, "events", "0:4", "--yes").stdout
-    assert done == "events-0 starts at offset 4: 4 records deleted\n"
+    assert done == "events-0 starts at offset 4: 4 offsets deleted\n"
     assert first_offset(old) == 4
     found = kbatch("delete-records", old, "events", "0:-1", "--json", "--yes").stdout
     assert json.loads(found) == {
-        "topic": "events", "partition": 0, "log_start_offset": 12, "records": 8, "deleted": True,
+        "topic": "events", "partition": 0, "log_start_offset": 12, "offsets": 8, "deleted": True,
     }  # fmt: skip
     below = kbatch("delete-records", old, "events", "0:1", "--json", "--dry-run").stdout
     assert json.loads(below) == {
-        "topic": "events", "partition": 0, "log_start_offset": 12, "records": 0, "deleted": False,
+        "topic": "events", "partition": 0, "log_start_offset": 12, "offsets": 0, "deleted": False,
     }  # fmt: skip
 
 

@@ -116,7 +116,7 @@ def use_commands(disk: Path) -> None:
     cluster, written = a_full_cluster(disk)
     path = disk / "cluster"
     done = kbatch("delete-topic", path, "b", "--yes")
-    assert done.stdout.startswith("topic b deleted: 1 partition, 12 records, "), done
+    assert done.stdout.startswith("topic b deleted: 1 partition, 12 offsets, "), done
     assert room(disk) > MIB
     fill(disk)
     done = kbatch("delete-records", path, "a", "0:11", "--yes")

@@ -198,7 +198,7 @@ class _Making:
     def _count(self, name: str) -> int:
         if name in ("assignments", "forgotten_topics_data") and self.key is not ApiKey.SYNC_GROUP:
             return self.pick((0,), (1, 2))
-        if name in ("states_filter", "configs"):
+        if name in ("states_filter", "state_filters", "producer_id_filters", "configs"):
             return self.random.choice((0, 1, 1, 2))
         return self.pick((1, 1, 2), (0, 1, 2, 3))
 
@@ -502,6 +502,20 @@ class _Making:
 
     def of_states_filter(self) -> str:
         return str(self.pick(("Stable", "Empty", "PreparingRebalance"), ("stable", "?", "")))
+
+    # Transactions, of which neither side has any.
+
+    def of_state_filters(self) -> str:
+        return str(self.pick(("Empty", "Ongoing", "CompleteAbort"), ("ongoing", "?", "")))
+
+    def of_producer_id_filters(self) -> int:
+        return int(self.pick((0, 1), (-1, INT64_MAX)))
+
+    def of_duration_filter(self) -> int:
+        return int(self.pick((-1,), (0, 1_000, INT64_MAX)))
+
+    def of_transactional_ids(self) -> str:
+        return str(self.pick(("none",), ("", "t" * 300)))
 
     # The rest.
 
