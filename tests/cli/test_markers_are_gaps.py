@@ -11,8 +11,11 @@ from click.testing import CliRunner
 
 from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
-from tests.support import builders
-from tests.support.client_transactions import GAPS_END, GIVEN, ClientTransactions, leave_gaps
+from tests.support.client_transactions import (
+    GAPS_END,
+    GIVEN,
+    with_gaps_and_a_record_held_back,
+)
 
 RECORDS = 2 * len(GIVEN)
 OFFSETS = 2 * GAPS_END + 3
@@ -20,12 +23,7 @@ OFFSETS = 2 * GAPS_END + 3
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
-    cluster = builders.a_cluster(tmp_path, topics={"events": 2})
-    leave_gaps(cluster, "events")
-    ClientTransactions(cluster, 6000).send(("events", 0), b"open 1", b"open 2")
-    with cluster.producer() as producer:
-        producer.send("events", "behind it", partition=0)
-    return cluster
+    return with_gaps_and_a_record_held_back(tmp_path)
 
 
 def printed(command: str, cluster: Cluster, *words: object, code: int = 0) -> str:

@@ -20,8 +20,7 @@ from tests.support.client_transactions import (
     GAPS_END,
     GAPS_OFFSETS,
     GIVEN,
-    ClientTransactions,
-    leave_gaps,
+    with_gaps_and_a_record_held_back,
 )
 from tests.support.store import reader_of
 from tests.support.waiting import until
@@ -33,12 +32,7 @@ ENDS = [GAPS_END + 3, GAPS_END]  # the high watermarks
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
     """Return a cluster whose topic has gaps in both partitions, and an open transaction in the first."""
-    cluster = builders.a_cluster(tmp_path, topics={"events": 2})
-    leave_gaps(cluster, "events")
-    ClientTransactions(cluster, 6000).send(("events", 0), b"open 1", b"open 2")
-    with cluster.producer() as producer:
-        producer.send("events", "behind it", partition=0)
-    return cluster
+    return with_gaps_and_a_record_held_back(tmp_path)
 
 
 def rows_of(table: pa.Table | pa.RecordBatch) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.server.server import Server
 from tests.support import builders
 from tests.support.clients.aio_kafka import AioKafka
 from tests.support.clients.interface import Client
@@ -18,6 +19,7 @@ from tests.support.clients.kcat import MISSING as KCAT_MISSING
 from tests.support.clients.kcat import Kcat
 from tests.support.clients.librdkafka import Librdkafka
 from tests.support.kafka_fixtures import kafka
+from tests.support.raw_clients import RawClient
 
 __all__ = ["kafka"]
 
@@ -34,6 +36,20 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A cluster in a folder, with a topic; a module may have another one in its place."""
     with builders.a_cluster(tmp_path) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def server(cluster: Cluster) -> Iterator[Server]:
+    """A server of that cluster."""
+    with cluster.serve() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[RawClient]:
+    """A client of that server, whose requests a test encodes."""
+    with RawClient(server) as client:
+        yield client
 
 
 @pytest.fixture(params=[*BUT_KCAT, pytest.param(Kcat.name, marks=pytest.mark.interop)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -28,12 +27,6 @@ def cluster(tmp_path: Path) -> Cluster:
     cluster = builders.a_cluster(tmp_path, topics={"events": 1})
     builders.append_records(cluster, {("events", 0): builders.batch()})
     return cluster
-
-
-@pytest.fixture
-def server(cluster: Cluster) -> Iterator[Server]:
-    with cluster.serve() as server:
-        yield server
 
 
 def start_of(cluster: Cluster, topic: str) -> int:

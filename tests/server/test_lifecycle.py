@@ -48,12 +48,6 @@ time.sleep(60)
 """
 
 
-@pytest.fixture
-def server(cluster: Cluster) -> Iterator[Server]:
-    with cluster.serve() as server:
-        yield server
-
-
 # One server per PATH.
 
 

@@ -39,18 +39,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-def server(cluster: Cluster) -> Iterator[Server]:
-    with cluster.serve() as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[RawClient]:
-    with RawClient(server) as client:
-        yield client
-
-
 def id_of(cluster: Cluster, topic: str = "events") -> uuid.UUID:
     return uuid_of(cluster.topic(topic).topic_id)
 

@@ -34,12 +34,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-def server(cluster: Cluster) -> Iterator[Server]:
-    with cluster.serve() as server:
-        yield server
-
-
 class Fault:
     """Something that refuses the first batch that comes, and only that."""
 

@@ -57,12 +57,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-def server(cluster: Cluster) -> Iterator[Server]:
-    with cluster.serve() as server:
-        yield server
-
-
 @contextlib.contextmanager
 def locked(cluster: Cluster, partitions: range, seconds: float) -> Iterator[None]:
     """Let another thread hold the locks of these partitions for some time."""

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from spark_kbatch import Cluster
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from tests.support import builders
 from tests.support.log_histories import TRANSACTIONAL, marker_batch
 from tests.support.reference import Record, encode_batch
 from tests.support.store import append_records, store_of
@@ -80,6 +82,16 @@ def leave_gaps(cluster: Cluster, topic: str) -> None:
     with cluster.producer() as producer:
         for partition in partitions:
             assert producer.send(topic, value=GIVEN[2], partition=partition).result().offset == 6
+
+
+def with_gaps_and_a_record_held_back(tmp_path: Path) -> Cluster:
+    """Return a cluster with gaps in both partitions, and a record behind an open transaction in the first."""
+    cluster = builders.a_cluster(tmp_path, topics={"events": 2})
+    leave_gaps(cluster, "events")
+    ClientTransactions(cluster, 6000).send(("events", 0), b"open 1", b"open 2")
+    with cluster.producer() as producer:
+        producer.send("events", "behind it", partition=0)
+    return cluster
 
 
 def now_ms() -> int:

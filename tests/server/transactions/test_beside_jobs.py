@@ -10,7 +10,6 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.cluster.transactions.state import Status
 from spark_kbatch.commit.coordinator import Overwrite
-from spark_kbatch.server.server import Server
 from tests.support import builders
 from tests.support.raw_clients import RawClient
 from tests.support.raw_transactions import (
@@ -32,18 +31,6 @@ JOB = [Record(number, 0, None, b"job") for number in range(2)]
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with builders.a_cluster(tmp_path, topics={"events": 2}) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def server(cluster: Cluster) -> Iterator[Server]:
-    with cluster.serve() as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[RawClient]:
-    with RawClient(server, timeout_s=60) as client:
-        yield client
 
 
 def run_job(cluster: Cluster, *, overwrite: bool = False) -> None:

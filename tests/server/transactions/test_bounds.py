@@ -34,12 +34,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def server(cluster: Cluster) -> Iterator[Server]:
-    with cluster.serve() as server:
-        yield server
-
-
-@pytest.fixture
 def client(server: Server) -> Iterator[RawClient]:
     with RawClient(server, timeout_s=60) as client:
         RawProducer(client, "known").start()  # so that all are loaded

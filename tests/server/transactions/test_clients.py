@@ -29,12 +29,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-def server(cluster: Cluster) -> Iterator[Server]:
-    with cluster.serve() as server:
-        yield server
-
-
 def values(cluster: Cluster, topic: str = "out") -> list[bytes]:
     found: list[bytes] = cluster.read(topic, columns=["value"]).read_all().column(0).to_pylist()
     return found

@@ -42,18 +42,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-def server(cluster: Cluster) -> Iterator[Server]:
-    with cluster.serve() as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[RawClient]:
-    with RawClient(server, timeout_s=60) as client:
-        yield client
-
-
 # What readers see.
 
 
