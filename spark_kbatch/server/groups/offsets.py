@@ -102,8 +102,8 @@ class CommittedOffsets:
     def store(self, changes: Sequence[Change]) -> ErrorCode:
         """Store offsets of groups, which are made if they do not exist; raises as `OffsetsStore.append`."""
         self._store.append(changes)
-        for key, _ in changes:
-            self._groups.setdefault(key.group, Group(key.group))
+        for group_id in {key.group for key, _ in changes} - self._groups.keys():
+            self._groups[group_id] = Group(group_id)
         return ErrorCode.NONE
 
     def _accepted(
