@@ -110,10 +110,10 @@ USES = {
     "cluster/transactions/checking.py": {"open_transactions": EXPIRY},
     "cluster/transactions/ending.py": {
         "IdleTransactions._now_ms": TIMES,
-        "IdleTransactions._end": TIMES,
         "IdleTransactions.abort": TIMES,
         "IdleTransactions.finish": TIMES,
     },
+    "cluster/transactions/log.py": {"TransactionLog.marker": TIMES},
     "commit/coordinator.py": {
         "Coordinator._publish_locked": TIMES,
         "Coordinator.elect_unclean": TIMES,
@@ -187,7 +187,6 @@ USES = {
     "server/transactions/coordinator.py": {
         "TransactionCoordinator.step": TIMES,
         "TransactionCoordinator.tick": TIMES,
-        "TransactionCoordinator._marker": TIMES,
         "TransactionCoordinator._complete.work": TIMES,
         "TransactionCoordinator._forget_expired": EXPIRY,
     },

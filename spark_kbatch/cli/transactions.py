@@ -140,9 +140,9 @@ def decide(
 ) -> None:
     """Abort or commit hanging transactions.
 
-    The log of transactions does not have them, and `kbatch transactions` shows them in state Hanging. If their records are to count, because the application had
-    committed them, commit; else abort. No server of PATH may run: end it first. The log is then as new as the
-    partitions, and a server goes on with it.
+    The log of transactions does not have them, and `kbatch transactions` shows them in state Hanging. If their
+    records are to count, because the application had committed them, commit; else abort. No server of PATH may run:
+    end it first. The log is then as new as the partitions, and a server goes on with it.
     """
     opened = open_transactions(path)
     chosen = {

@@ -107,10 +107,8 @@ class Ownership:
 
     def term(self) -> int | None:
         """Return the number of the term in which this server owns the folder; None if another one does."""
-        with (
-            self._mutex,
-            contextlib.suppress(OSError),
-        ):  # Without the folder no one can change groups.
+        # Without the folder no one can change groups.
+        with self._mutex, contextlib.suppress(OSError):
             if (
                 not self._is_lost
                 and not self._files.is_at(self._lock)
@@ -123,7 +121,8 @@ class Ownership:
         lock = self._files.flock(self._lock.path, wait=False)
         if lock is None:
             logger.error(
-                "%s was restored, and another server serves it: this one has no groups and transactions any more; close it",
+                "%s was restored, and another server serves it: this one has no groups and transactions any "
+                "more; close it",
                 self._path.parent,
             )
             return False

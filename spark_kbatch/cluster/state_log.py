@@ -48,7 +48,7 @@ KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
 
 
 class Contents(Protocol):
-    """What the records of a log say together."""
+    """The state that the records of a log add up to."""
 
     def apply_record(self, record: PlainRecord) -> None:
         """Apply a record; raises CorruptRecordError if its key or value is damaged."""
@@ -83,9 +83,8 @@ class StateLog(Generic[_Contents]):
         self._parts, self._topic_partition, self._new = parts, topic_partition, new_contents
         self._timeout_ms = timeout_ms
         self._is_made = False
-        self._lacks_contents = (
-            False  # whether the topic may be a new one, without what `contents` has
-        )
+        # Whether the topic may be a new one, without what `contents` has.
+        self._lacks_contents = False
         self._kept_bytes = self._grown_bytes = 0  # of the log: what was rewritten, and since then
 
     def load(self) -> _Contents:

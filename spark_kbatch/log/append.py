@@ -314,9 +314,8 @@ class LogAppender:
             self._flush()
         if last_stable_offset is None:
             stable, end = self._state.last_stable_offset, self._state.log_end_offset
-            if (
-                self._state.high_watermark < end
-            ):  # A follower's, which is told of it with what comes next.
+            # A follower gets the high watermark with what comes next.
+            if self._state.high_watermark < end:
                 as_leader = self._state._replace(high_watermark=end)
                 stable = self._log.producers.last_stable_offset(as_leader)
             last_stable_offset = high_watermark if stable == end else stable

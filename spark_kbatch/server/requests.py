@@ -15,9 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 from spark_kbatch.server.peers import Peer
 from spark_kbatch.server.unwritten_batches import UnwrittenBatches
 
-NAME_SHOWN_MAX = (
-    200  # characters of a client's id, and of other names that clients choose, in the log
-)
+# Characters of a client's id, and of other names that clients choose, in the log.
+NAME_SHOWN_MAX = 200
 
 
 class Received(NamedTuple):

@@ -200,10 +200,8 @@ def commit_job(cluster: Cluster, value: bytes) -> None:
 def no_server_is_started(files: Files) -> tuple[bytes, ...]:
     """End all that a server has left, as whoever finds it past its time-out does."""
     with idle_transactions(store_of(Cluster(PATH, files=files))) as transactions:
-        transactions.finish_decided()
-        for one in [*transactions.log.contents.transactions.values()]:
-            if one.is_open:
-                transactions.abort(one.transactional_id)
+        for transactional_id in [*transactions.log.contents.transactions]:
+            transactions.abort(transactional_id)
     return ()
 
 

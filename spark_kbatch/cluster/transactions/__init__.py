@@ -12,7 +12,7 @@ done again by whoever loads the log:
 
     the log's last record     after a crash of the server
     Empty, Complete...        nothing is open
-    Ongoing                   the transaction goes on; its time-out starts anew
+    Ongoing                   the transaction goes on; its time-out starts again
     PrepareCommit             offsets are stored and COMMIT markers appended, again where that was done
     PrepareAbort              ABORT markers are appended, likewise
 

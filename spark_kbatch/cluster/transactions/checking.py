@@ -1,4 +1,4 @@
-"""What the partitions say of open transactions, beside what the coordinator's log says.
+"""The open transactions of the partitions, compared with the coordinator's log.
 
 The log's record comes before the batches that it allows, so it knows each open transaction. If it does not, it is
 lost, damaged, or an older image of its disk; or a partition is, whose marker is lost with what followed. Then
@@ -37,9 +37,7 @@ class OpenTransaction(NamedTuple):
     first_offset: int
     held_back: int  # records from there on, which readers of committed records wait for
     last_timestamp: int
-    coordinator_epoch: (
-        int  # that has last ended one of this producer's in the partition; -1 for none
-    )
+    coordinator_epoch: int  # of this producer's last marker in the partition; -1 for none
     owner: TransactionMetadata | None  # that has this producer id, by the coordinator's log
     is_beyond: bool  # whether the coordinator's log is older than what the partition has
 

@@ -1,7 +1,6 @@
-"""What follows a decision, done by one who has the server's lock and no queues: the end of transactions.
+"""The end of transactions, by a process that holds the server's lock and has no queues.
 
     with idle_transactions(parts) as transactions:      # no server runs, and none starts meanwhile
-        transactions.finish_decided()
         transactions.abort("orders")
 
 A decision is followed by
@@ -40,7 +39,6 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.record.control import EndTransactionMarker, encode_marker
 
 _TIMEOUT_MS = 30_000
 # A partition that answers with one of these needs no marker: its topic was deleted, its producer has gone on, or it
@@ -48,18 +46,6 @@ _TIMEOUT_MS = 30_000
 NEEDS_NO_MARKER = (
     UnknownTopicOrPartitionError, InvalidProducerEpochError, InvalidRecordError, RecordTooLargeError,
 )  # fmt: skip
-
-
-def marker_of(
-    producer: ProducerIdAndEpoch, *, is_commit: bool, coordinator_epoch: int, now_ms: int
-) -> bytearray:
-    """Return the marker that ends a producer's transaction in a partition."""
-    return encode_marker(
-        EndTransactionMarker(not is_commit, coordinator_epoch),
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        timestamp_ms=now_ms,
-    )
 
 
 def changes_of(transaction: TransactionMetadata) -> list[Change]:
@@ -79,12 +65,6 @@ class IdleTransactions:
         self._parts = parts
         self.log = TransactionLog(parts, flush=True)
         self.log.load()
-
-    def finish_decided(self) -> None:
-        """Do what follows the decisions that a server has left; raises as `finish`."""
-        for one in [*self.log.contents.transactions.values()]:
-            if one.is_decided:
-                self.finish(one)
 
     def abort(self, transactional_id: str) -> None:
         """Abort the open transaction of an id, and fence its producer; one that is decided is ended as decided.
@@ -119,9 +99,8 @@ class IdleTransactions:
         self.log.start_epoch(found.coordinator_epoch)
         owner = found.owner
         if owner is not None and owner.producer.epoch < found.producer.epoch:
-            self.log.append(
-                owner._replace(producer=found.producer)
-            )  # whose epochs go on from there
+            # The epochs of the id's producers go on from there.
+            self.log.append(owner._replace(producer=found.producer))
         partitions = {found.topic_partition: found.topic_id}
         self._end(found.producer, partitions, is_commit=is_commit)
 
@@ -132,12 +111,7 @@ class IdleTransactions:
         *,
         is_commit: bool,
     ) -> None:
-        marker = marker_of(
-            producer,
-            is_commit=is_commit,
-            coordinator_epoch=self.log.contents.coordinator_epoch,
-            now_ms=self._now_ms(),
-        )
+        marker = self.log.marker(producer, is_commit=is_commit)
         results = append_and_wait(
             self._parts,
             dict.fromkeys(partitions, marker),
@@ -163,9 +137,8 @@ def idle_transactions(
         ServerRunningError: a server runs, and ends transactions itself.
         KafkaStorageError, CorruptRecordError: the log cannot be read.
     """
-    ownership = Ownership(
-        parts.metadata, patience_s=patience_s
-    )  # until it is released no server starts
+    # Until this is released no server starts.
+    ownership = Ownership(parts.metadata, patience_s=patience_s)
     try:
         yield IdleTransactions(parts)
     finally:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.state_log import KeyAndValue, StateLog, read_contents
 from spark_kbatch.cluster.transactions import records
-from spark_kbatch.cluster.transactions.state import TransactionMetadata
+from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, TransactionMetadata
 from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
+from spark_kbatch.record.control import EndTransactionMarker, encode_marker
 from spark_kbatch.record.scalar import PlainRecord
 
 NO_EPOCH = -1
@@ -64,7 +65,7 @@ class TransactionLog:
             flush: whether appends are on disk before they are acknowledged.
             timeout_ms: the longest that an append may take.
         """
-        self._flush = flush
+        self._flush, self._now_ms = flush, parts.manager.now_ms
         self._log = StateLog(parts, CLIENT_TRANSACTIONS, StoredTransactions, timeout_ms=timeout_ms)
         self._has_epoch = False  # of its own
 
@@ -99,8 +100,17 @@ class TransactionLog:
         tombstones = [(records.pack_key(one), None) for one in transactional_ids]
         self._log.append(tombstones, apply, flush=self._flush)
 
+    def marker(self, producer: ProducerIdAndEpoch, *, is_commit: bool) -> bytearray:
+        """Return this coordinator's marker, which ends a producer's transaction in a partition."""
+        return encode_marker(
+            EndTransactionMarker(not is_commit, self.contents.coordinator_epoch),
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            timestamp_ms=self._now_ms(),
+        )
+
     def start_epoch(self, above: int = NO_EPOCH) -> None:
-        """Store an epoch of this coordinator's own, above any that it is told of, before it is used.
+        """Store an epoch of this coordinator's own, above that of any marker it knows of, before it is used.
 
         Raises as `append`.
         """

@@ -76,9 +76,8 @@ class TransactionMetadata(NamedTuple):
     offsets: Mapping[str, PendingOffsets] = _NO_GROUPS  # that are pending, by group
     updated_ms: int = NO_START
     start_ms: int = NO_START  # when the first partition or group was added
-    former: ProducerIdAndEpoch = (
-        NO_PRODUCER  # before its last start, if that was by the same client
-    )
+    # Before the producer's last start, if that was by the same client.
+    former: ProducerIdAndEpoch = NO_PRODUCER
 
     @property
     def is_open(self) -> bool:
@@ -139,7 +138,7 @@ def start_producer(
         known: the state; None for a new id.
         transactional_id: the id.
         timeout_ms: the longest that a transaction may be open.
-        caller: who asks, if it has had the id before.
+        caller: the producer that asks, if it has had the id before.
         new_producer_id: for `needs_producer_id`.
         now_ms: the time of day.
     """
@@ -246,9 +245,8 @@ def complete(known: TransactionMetadata, now_ms: int) -> TransactionMetadata:
 def _owned(known: TransactionMetadata | None, producer: ProducerIdAndEpoch) -> Step:
     if known is None or known.producer.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    is_owner = (
-        known.producer == producer and producer.epoch <= EPOCH_MAX
-    )  # the last one is no one's
+    # The last epoch belongs to no producer.
+    is_owner = known.producer == producer and producer.epoch <= EPOCH_MAX
     return known if is_owner else ErrorCode.PRODUCER_FENCED
 
 

@@ -29,7 +29,7 @@ from spark_kbatch.cluster.transactions.checking import (
     ensure_newest,
     partitions_of,
 )
-from spark_kbatch.cluster.transactions.ending import NEEDS_NO_MARKER, changes_of, marker_of
+from spark_kbatch.cluster.transactions.ending import NEEDS_NO_MARKER, changes_of
 from spark_kbatch.cluster.transactions.log import TransactionLog
 from spark_kbatch.cluster.transactions.state import (
     EXPIRATION_MS,
@@ -74,9 +74,8 @@ UNUSED_MS = 3_600_000  # after which ids are forgotten once they take half of th
 ID_OBJECTS, PARTITION_OBJECTS = 600, 500  # of Python's objects, besides bytes of clients
 _MARKER_MS = 30_000  # of one attempt
 
-NextState: TypeAlias = Callable[
-    [TransactionMetadata | None, int], Step
-]  # from a state and the time of day
+# From a state and the time of day.
+NextState: TypeAlias = Callable[[TransactionMetadata | None, int], Step]
 
 
 class TransactionCoordinator:
@@ -274,7 +273,7 @@ class TransactionCoordinator:
         """Abort a transaction that its partition lost the marker of, or the log the start of."""
         self._log.start_epoch()
         tp = found.topic_partition
-        marker = self._marker(found.producer, is_commit=False)
+        marker = self._log.marker(found.producer, is_commit=False)
         results = append_and_wait(
             self._parts, {tp: marker}, timeout_ms=_AGAIN_AFTER_MS, flush=True,
             topic_ids={tp: found.topic_id},
@@ -385,7 +384,7 @@ class TransactionCoordinator:
                     self._complete(decided)  # Two threads may: the second finds it done.
 
         append = Append(
-            self._marker(decided.producer, is_commit=decided.is_commit),
+            self._log.marker(decided.producer, is_commit=decided.is_commit),
             ACKS_ALL,
             _MARKER_MS,
             monotonic_s() + _MARKER_MS / 1000,
@@ -395,14 +394,6 @@ class TransactionCoordinator:
             topic_id=decided.partitions[topic_partition],
         )
         self._appends.append(topic_partition, append)
-
-    def _marker(self, producer: ProducerIdAndEpoch, *, is_commit: bool) -> bytearray:
-        return marker_of(
-            producer,
-            is_commit=is_commit,
-            coordinator_epoch=self._log.contents.coordinator_epoch,
-            now_ms=self._now_ms(),
-        )
 
     def _complete(self, decided: TransactionMetadata) -> None:
         def work() -> None:

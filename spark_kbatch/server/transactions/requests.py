@@ -58,9 +58,8 @@ _KNOWS_FENCED = {
     ApiKey.END_TXN: 2, ApiKey.TXN_OFFSET_COMMIT: 5,
 }  # fmt: skip
 
-PRODUCERS_MAX = (
-    100_000  # in one answer: 5 MB of it; for other partitions the client has to ask again
-)
+# In one answer: 5 MB of it; for other partitions the client has to ask again.
+PRODUCERS_MAX = 100_000
 _ASK_AGAIN = NotLeaderOrFollowerError("too many producers for one answer")
 
 

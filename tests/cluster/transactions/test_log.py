@@ -107,7 +107,7 @@ def test_a_damaged_state_is_found(damaged: str) -> None:
 def test_without_transactions_of_clients_nothing_is_made(parts: FolderParts) -> None:
     assert read_transactions(parts).transactions == {}
     with idle_transactions(parts) as found:
-        found.finish_decided()
+        assert found.log.contents.transactions == {}
 
     assert parts.metadata.topics.find(CLIENT_TRANSACTIONS.topic) is None
 
@@ -192,7 +192,7 @@ def test_a_decision_of_a_server_that_is_gone_is_carried_out_with_its_offsets_onc
 
     for _ in range(2):
         with idle_transactions(parts) as transactions:
-            transactions.finish_decided()
+            transactions.abort("t")  # what is decided is ended as decided
 
     assert stable(parts, A)
     assert parts.manager.replica(A).state.log_end_offset == 2  # a record and a marker
