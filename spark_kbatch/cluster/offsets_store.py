@@ -173,7 +173,7 @@ class OffsetsStore:
 
     @property
     def contents(self) -> StoredGroups:
-        """What the log says."""
+        """The contents of the log, as of the last load or append."""
         return self._log.contents
 
     def load(self) -> StoredGroups:

@@ -30,7 +30,7 @@ class RecordFields:
 
         Args:
             topic: the internal topic, for errors.
-            what: what they describe, for errors.
+            what: the name of the key or value, for errors.
             text: the fields.
             version_max: the highest version that is known; None for a key, whose kind is looked at before.
             flexible: the first version that is flexible.

@@ -71,7 +71,7 @@ class TransactionLog:
 
     @property
     def contents(self) -> StoredTransactions:
-        """What the log says."""
+        """The contents of the log, as of the last load or append."""
         return self._log.contents
 
     def load(self) -> StoredTransactions:
