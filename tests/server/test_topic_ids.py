@@ -16,6 +16,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.server.intercepts import InterceptedRequest
 from spark_kbatch.server.metadata import uuid_of
 from spark_kbatch.server.server import Server
+from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import SUPPORTED, ApiKey, FetchRequest
 from tests.support import builders
@@ -216,6 +217,8 @@ def test_the_event_loop_does_not_look_for_ids(
         looked.append(threading.current_thread().name)
         return names(topics, **named)
 
+    # The server looks at all topics once by itself, when it loads transactions: before its answer to this.
+    client.ask(ApiKey.LIST_TRANSACTIONS, 1, protocol.ListTransactionsRequest())
     monkeypatch.setattr(TopicFiles, "names", listed)
     client.ask(ApiKey.PRODUCE, 13, produce_to(id_of(cluster)))
     assert not looked
