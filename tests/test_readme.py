@@ -123,7 +123,7 @@ def test_python_blocks_run_as_pasted_and_print_what_the_pages_show(tmp_path: Pat
             # Spark 4.0 has no functions of columns.
             if SPARK >= (4, 1) or "_avro(" not in example.code
         ]
-        for page in PAGES[:: 1 if more_in_soak.is_soak() else 4]
+        for page in PAGES[:: 1 if more_in_soak.is_soak() else 9]
         if SPARK >= SHOWN_SINCE.get(page.name, (4, 0))
     }
     assert found["README.md"]

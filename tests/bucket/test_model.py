@@ -34,7 +34,7 @@ from spark_kbatch.store.commits import NOTHING_VISIBLE
 from tests.support.bucket_schedules import Process, Writer, run_model, run_models
 from tests.support.simulated_bucket import ProcessObjects
 
-QUICK, MANY = 200, 4000
+QUICK, MANY = 100, 4000
 SCHEDULES_MAX = 500  # in which a fault has to show
 
 Fault: TypeAlias = Callable[[pytest.MonkeyPatch], object]
@@ -274,6 +274,8 @@ FAULTS: list[Fault] = [
     _leave_groups_out_of_checkpoints,
     _keep_the_greatest_offset_of_a_group,
 ]
+# Each takes a hundred schedules or more.
+FOUND_LATE = [_replace_by_what_may_be_deleted, _let_a_merge_bring_back_what_retention_dropped]
 
 
 def test_a_few_schedules_lose_nothing() -> None:
@@ -285,7 +287,15 @@ def test_many_schedules_lose_nothing() -> None:
     run_models(MANY)
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.strip("_"))
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(
+            one, id=one.__name__.strip("_"), marks=[pytest.mark.slow] * (one in FOUND_LATE)
+        )
+        for one in FAULTS
+    ],
+)
 def test_a_fault_put_in_on_purpose_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
 

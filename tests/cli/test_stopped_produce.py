@@ -89,7 +89,12 @@ def start_on_a_full_disk(disk: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "work", [end_on_a_full_disk, interrupt_on_a_full_disk, start_on_a_full_disk]
+    "work",
+    [
+        interrupt_on_a_full_disk,
+        pytest.param(end_on_a_full_disk, marks=pytest.mark.slow),
+        pytest.param(start_on_a_full_disk, marks=pytest.mark.slow),
+    ],
 )
 def test_on_a_full_disk_the_count_is_true_and_the_cause_is_said(work, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     on_small_disk(work, tmp_path)

@@ -55,6 +55,7 @@ def uses(one: Any) -> Any:
     return {"of a function": one}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "made", [lambda cluster: cluster, Cluster.producer], ids=["cluster", "producer"]

@@ -184,9 +184,9 @@ def make_the_spare_again(disk: Path) -> None:
     "work",
     [
         delete_a_topic,
-        delete_all_topics_while_others_write,
-        delete_records,
-        retain_less,
+        pytest.param(delete_all_topics_while_others_write, marks=pytest.mark.slow),
+        pytest.param(delete_records, marks=pytest.mark.slow),
+        pytest.param(retain_less, marks=pytest.mark.slow),
         use_commands,
         ask_a_server,
     ],

@@ -21,6 +21,7 @@ from spark_kbatch.replica.locks import Locks
 from spark_kbatch.server.housekeeping import Housekeeping
 from spark_kbatch.store.reports import GivenUp
 from tests.support import builders
+from tests.support.crashes import stride_of
 from tests.support.failing_disks import Disks, Killed
 from tests.support.reference import Record, encode_batch
 from tests.support.store import store_of
@@ -270,6 +271,7 @@ def test_a_refused_restore_leaves_nothing_at_path(home: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.more_in_soak
 def test_a_restore_that_was_killed_at_any_step_is_finished_by_the_next_one(home: Path) -> None:
     with a_cluster(home) as cluster:
         cluster.create_topic("gone", replication_factor=3)
@@ -285,7 +287,7 @@ def test_a_restore_that_was_killed_at_any_step_is_finished_by_the_next_one(home:
             a_cluster(home, files=killed).close()
             break
         except Killed:
-            step += 1
+            step += stride_of(3)
         with a_cluster(home) as cluster:
             assert read(cluster) == ["1", "2", "3"]
             assert cluster.topic_names() == ["t"]

@@ -15,6 +15,7 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.server.groups.group import GroupState
 from tests.server.conftest import BUT_KCAT, Connect
 from tests.support import builders
+from tests.support.clients.aio_kafka import AioKafka
 from tests.support.clients.interface import Client, Described, Member
 from tests.support.clients.java import JavaTools
 from tests.support.clients.kafka_python import KafkaPython
@@ -132,6 +133,16 @@ def has(count: int, *members: Member) -> bool:
     return len(given) == len({*given}) == count and all(member.assigned for member in members)
 
 
+@pytest.mark.parametrize(
+    "connect",
+    [
+        Librdkafka.name,
+        *(pytest.param(one.name, marks=pytest.mark.slow) for one in (KafkaPython, AioKafka)),
+        pytest.param(JavaTools.name, marks=pytest.mark.interop),
+        pytest.param(Kcat.name, marks=pytest.mark.interop),
+    ],
+    indirect=True,
+)
 def test_members_join_leave_and_die(tmp_path: Path, connect: Connect) -> None:
     with (
         builders.a_cluster(tmp_path, topics={"events": 4}) as cluster,

@@ -179,7 +179,7 @@ class Attacked:
 
 @draws.naming_first()
 def test_one_hostile_peer_stops_no_one_and_takes_bounded_memory(tmp_path: Path) -> None:
-    found = Attacked(tmp_path, seed=SEED, seconds=10, quiet_s=2)
+    found = Attacked(tmp_path, seed=SEED, seconds=4, quiet_s=2)
 
     assert not found.failures, str(found)
     assert found.is_alive

@@ -77,6 +77,7 @@ def test_a_stream_reads_from_a_bucket_and_writes_to_it_once(
     assert values(spark, url, "copies") == [*"abcdef"]
 
 
+@pytest.mark.slow
 def test_spark_reads_the_same_rows_before_during_and_after_a_merge(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ def test_spark_reads_the_same_rows_before_during_and_after_a_merge(
     assert len(before) == 12
 
 
+@pytest.mark.slow
 def test_maintenance_by_spark_merges_what_many_small_commits_wrote(
     spark: SparkSession, url: str
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_query_that_waits_tells_its_growing_lag_while_it_is_idle(
     assert reading.values() == [["a"]]
 
 
+@pytest.mark.slow
 @since_4_2
 def test_a_restarted_query_tells_its_lag_again(reading: Reading) -> None:
     reading.send("t", "a", "b")
@@ -114,7 +115,9 @@ def test_before_4_2_the_lag_is_refused(reading: Reading, spark: SparkSession) ->
         LagListener(spark)
 
 
-@pytest.mark.parametrize("bucket", [False, True], ids=["folder", "bucket"])
+@pytest.mark.parametrize(
+    "bucket", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["folder", "bucket"]
+)
 def test_a_query_is_shown_as_a_consumer_group(
     spark: SparkSession, tmp_path: Path, bucket: bool
 ) -> None:

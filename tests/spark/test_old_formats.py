@@ -24,7 +24,7 @@ TIME = datetime(2024, 5, 1, 12, tzinfo=UTC)
     ("magic", "version", "codec", "time", "timestamp_type"),
     [
         pytest.param(0, "0.9.0", "lz4", NO_TIME, -1, id="v0"),
-        pytest.param(1, "0.10.2", "snappy", TIME, 0, id="v1"),
+        pytest.param(1, "0.10.2", "snappy", TIME, 0, id="v1", marks=pytest.mark.slow),
     ],
 )
 def test_rows_come_back_from_a_topic_of_an_old_format(

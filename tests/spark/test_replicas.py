@@ -85,6 +85,7 @@ def test_options_must_name_the_existing_replicas(spark: SparkSession, cluster: C
             write.option(option, value).save(str(cluster.path))
 
 
+@pytest.mark.slow
 def test_a_stream_goes_on_while_disks_fail_and_come_back(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -148,6 +148,7 @@ def test_a_stream_has_the_requested_columns_and_number_of_tasks(
     assert reading.tasks == [4]
 
 
+@pytest.mark.slow
 def test_500_partitions_of_4_records_share_16_tasks_of_a_stream(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -421,6 +422,7 @@ def test_starting_offsets_of_a_query_with_a_checkpoint_are_not_checked(
 # Queries that users build.
 
 
+@pytest.mark.slow
 def test_records_are_counted_in_windows_by_their_time(reading: Reading) -> None:
     for minute, value in ((0, "a"), (1, "a"), (7, "b"), (30, "late for none")):
         reading.send("t", value, timestamp=minute * 60_000)

@@ -377,6 +377,7 @@ def test_a_batch_is_decoded_by_spark(spark: SparkSession, folder: Path, registry
         frame.count()
 
 
+@pytest.mark.slow
 def test_a_stream_of_a_real_cluster_is_decoded_by_spark(
     spark: SparkSession, folder: Path, registry: Path, tmp_path: Path
 ) -> None:

@@ -14,7 +14,14 @@ SECONDS = 200  # in `make soak`, at each place; ten minutes with KBATCH_SCHEDULE
 
 
 @pytest.mark.more_in_soak
-@pytest.mark.parametrize("place", ["folder", "served folder", "bucket"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "served folder",
+        pytest.param("folder", marks=pytest.mark.slow),
+        pytest.param("bucket", marks=pytest.mark.slow),
+    ],
+)
 def test_a_group_has_each_record_once_and_again_only_after_a_kill(
     tmp_path: Path, place: str
 ) -> None:

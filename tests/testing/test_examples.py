@@ -42,6 +42,7 @@ def test_a_table_is_made_of_the_events_of_debezium(tmp_path: Path) -> None:
     assert found == {"passed": 6}  # of JSON, JSON with its schema, and Avro
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_job_is_tested_with_an_ordinary_session(tmp_path: Path) -> None:
     """Its workers run this Python, which the first one on PATH is not."""
