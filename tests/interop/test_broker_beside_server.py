@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from spark_kbatch.record.header import MAGIC, MAGIC_POSITION
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.protocol import ApiKey
 from tests.conftest import REPOSITORY
@@ -93,6 +94,11 @@ def _is_empty(value: object) -> bool:
     if not isinstance(value, dict):
         return False
     return not any(one["partition_size"] for one in value.get("partitions", [value]))
+
+
+def _has_unknown_magic(fields: Mapping[str, Any]) -> bool:
+    batches = [one["records"] for topic in fields["topic_data"] for one in topic["partition_data"]]
+    return any(one and one[MAGIC_POSITION] > MAGIC for one in batches)
 
 
 def _names_twice(found: Difference) -> bool:
@@ -190,7 +196,7 @@ ACCEPTED = [
         "",
         "PRODUCE",
         ERROR,
-        _server_says(21, 53),
+        _server_says(21),
     ),
     Accepted(
         "a batch has log append time, or a producer id without an epoch and a sequence",
@@ -263,6 +269,34 @@ ACCEPTED = [
         "PRODUCE",
         ERROR,
         lambda found: 0 not in _both(found) and bool(_both(found) & {3, 17}),
+    ),
+    Accepted(
+        "a batch has a magic that no one knows: Kafka looks at none of the request, here at the others",
+        "",
+        "PRODUCE",
+        ".*",
+        lambda found: found.broker == 2 and _has_unknown_magic(found.fields),
+    ),
+    Accepted(
+        "a transactional batch of no transaction: a broker says what its coordinator misses",
+        "",
+        "PRODUCE",
+        ERROR,
+        lambda found: found.server == 48 and found.broker in (42, 49),
+    ),
+    Accepted(
+        "a topic of a request has neither a name nor an id: Kafka says nothing besides",
+        "",
+        "METADATA",
+        "brokers|controller_id",
+        lambda found: {"topic_id": None, "name": None} in (found.fields.get("topics") or ()),
+    ),
+    Accepted(
+        "a protocol of a group whose name is empty: Kafka says that there is none",
+        "",
+        "JOIN_GROUP|SYNC_GROUP",
+        "protocol_name",
+        _codes((None, "")),
     ),
     Accepted(
         "the log start offset beside an error",
