@@ -327,6 +327,13 @@ ACCEPTED = [
         _names_twice,
     ),
     Accepted(
+        "a broker shows a new group once its record is read from its log, a moment later",
+        "",
+        "LIST_GROUPS",
+        "groups",
+        lambda found: found.broker is None,
+    ),
+    Accepted(
         "a group of which no one is a member, and none was: Kafka remembers it, or shows it later",
         "",
         "LIST_GROUPS",
@@ -343,9 +350,9 @@ ACCEPTED = [
     Accepted(
         "a group of which no one is a member, and none was: Kafka remembers it, or shows it later",
         "",
-        "OFFSET_DELETE|DELETE_GROUPS",
+        "OFFSET_DELETE|DELETE_GROUPS|OFFSET_COMMIT",
         ERROR,
-        _codes((0, 69)),
+        _codes((0, 69), (25, 22)),
     ),
     Accepted(
         "a member joins again while its join waits; Kafka never answers the first request",

@@ -29,6 +29,7 @@ from tests.support.store import store_of
 pytestmark = pytest.mark.interop
 
 ROUNDS = 12
+OPEN_MS = 900_000  # longer than the tests take
 IN = TopicPartition("in", 0)
 _STATE = re.compile(r" key: (\{.*?\}\}) payload: (\{.*\})$", re.MULTILINE)
 _MARKER = re.compile(r"^\| offset: (\d+) .* endTxnMarker: (\w+) coordinatorEpoch: (\d+)$", re.M)
@@ -63,8 +64,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     config = dataclasses.replace(SMALL, segment_bytes=2000)
     folder = tmp_path_factory.mktemp("written")
     cluster = builders.a_cluster(folder, topics={"events": 2, "in": 1}, config=config)
-    with cluster, cluster.serve() as server, RawClient(server) as client:
-        first, second, last = producers = [RawProducer(client, name).start() for name in "abc"]
+    served = cluster.serve(transaction_max_timeout_ms=OPEN_MS)
+    with cluster, served as server, RawClient(server, timeout_s=60) as client:
+        first, second, last = producers = [
+            RawProducer(client, name, timeout_ms=OPEN_MS).start() for name in "abc"
+        ]
         for number in range(ROUNDS):
             value = b"%d" % number
             first.write(EVENTS, OTHER, n=5, value=b"first " + value).end(commit=number % 3 > 0)
