@@ -226,7 +226,7 @@ ACCEPTED = [
         "",
         "DESCRIBE_LOG_DIRS",
         r"results\.topics\.partitions\.partition_size",
-        lambda found: found.server == 0,
+        lambda found: found.server < found.broker,
     ),
     Accepted(
         "records that were all deleted count in a broker until their segment is rolled",
@@ -288,7 +288,7 @@ ACCEPTED = [
         "a topic of a request has neither a name nor an id: Kafka says nothing besides",
         "",
         "METADATA",
-        "brokers|controller_id",
+        "brokers|controller_id|error_code",
         lambda found: {"topic_id": None, "name": None} in (found.fields.get("topics") or ()),
     ),
     Accepted(
@@ -346,6 +346,13 @@ ACCEPTED = [
         "DESCRIBE_GROUPS",
         r"groups\.group_state",
         _codes(("Empty", "Dead")),
+    ),
+    Accepted(
+        "a group is empty a moment after its last member left, if another has an id and did not join",
+        "",
+        "DESCRIBE_GROUPS",
+        r"groups\.group_state",
+        _codes(("Empty", "PreparingRebalance")),
     ),
     Accepted(
         "a group of which no one is a member, and none was: Kafka remembers it, or shows it later",
