@@ -253,7 +253,8 @@ class _Making:
 
     def of_count(self) -> int:
         now = self.world.topics.get(str(self.last["name"]), 1)
-        return int(self.pick((now + 1,), (now, 0, -1, 100_001, INT32_MAX)))
+        # Of 100,001 a broker makes all, one after the other.
+        return int(self.pick((now + 1,), (now, 0, -1, INT32_MAX)))
 
     def _a_deletable(self) -> str:
         existing = sorted(self.world.topics) or ["none"]
