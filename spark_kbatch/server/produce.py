@@ -23,7 +23,7 @@ from spark_kbatch.errors import InvalidTimestampError, KBatchError, LockTimeoutE
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import CODECS, AppendResult, TopicPartition
 from spark_kbatch.options.topic import INTERNAL_PREFIX
-from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, unpack
+from spark_kbatch.record.header import MAGIC, MAGIC_POSITION, RECORD_BATCH_OVERHEAD, unpack
 from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from spark_kbatch.server.appends import Append, Appends
 from spark_kbatch.server.outcomes import Outcomes, shortened
@@ -256,9 +256,23 @@ def _refused(received: Received) -> tuple[ErrorCode, str] | None:
             ErrorCode.UNSUPPORTED_VERSION,
             f"Produce is understood from version {_FIRST_VERSION} on",
         )
+    if request.transactional_id is None and any(
+        _is_transactional(one.records or b"")
+        for topic in request.topic_data
+        for one in topic.partition_data
+    ):
+        return (
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "the request has a transactional batch, and no transactional id",
+        )
     if request.acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
         return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; accepted: -1, 0 and 1"
     return None
+
+
+def _is_transactional(data: Buffer) -> bool:
+    is_whole = len(data) >= RECORD_BATCH_OVERHEAD and data[MAGIC_POSITION] == MAGIC
+    return is_whole and unpack(data).is_transactional
 
 
 def _names_half(received: Received) -> bool:

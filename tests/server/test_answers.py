@@ -89,7 +89,9 @@ def test_produce_is_refused_in_versions_that_are_only_offered(
         pytest.param(produce(BATCH, "a/b"), "UNKNOWN_TOPIC_OR_PARTITION", id="bad name"),
         pytest.param(produce(BATCH, acks=2), "INVALID_REQUIRED_ACKS", id="acks"),
         pytest.param(
-            produce(data_batch(base_offset=0, producer_id=9, transactional=True)),
+            produce(
+                data_batch(base_offset=0, producer_id=9, transactional=True), transactional_id="t"
+            ),
             "INVALID_TXN_STATE",
             id="no transaction",
         ),

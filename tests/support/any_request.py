@@ -253,7 +253,8 @@ class _Making:
 
     def of_count(self) -> int:
         now = self.world.topics.get(str(self.last["name"]), 1)
-        return int(self.pick((now + 1,), (now, 0, -1, 100_001, INT32_MAX)))
+        # Of 100,001 a broker makes all, one after the other.
+        return int(self.pick((now + 1,), (now, 0, -1, INT32_MAX)))
 
     def _a_deletable(self) -> str:
         existing = sorted(self.world.topics) or ["none"]
@@ -379,7 +380,8 @@ class _Making:
         return batch
 
     def of_transactional_id(self) -> str | None:
-        return self.pick((None,), (None, None, "", "tx"))  # type: ignore[no-any-return]
+        usual = (None, "tx") if self.key is ApiKey.INIT_PRODUCER_ID else (None,)
+        return self.pick(usual, (None, None, "", "tx"))  # type: ignore[no-any-return]
 
     def of_acks(self) -> int:
         return int(self.pick((-1, 1), (0, 2, -2)))
@@ -503,19 +505,19 @@ class _Making:
     def of_states_filter(self) -> str:
         return str(self.pick(("Stable", "Empty", "PreparingRebalance"), ("stable", "?", "")))
 
-    # Transactions, of which neither side has any.
+    # Transactions: their ids are there, and none is open.
 
     def of_state_filters(self) -> str:
         return str(self.pick(("Empty", "Ongoing", "CompleteAbort"), ("ongoing", "?", "")))
 
     def of_producer_id_filters(self) -> int:
-        return int(self.pick((0, 1), (-1, INT64_MAX)))
+        return int(self.pick((self._a_producer_id(),), (-1, INT64_MAX)))
 
     def of_duration_filter(self) -> int:
         return int(self.pick((-1,), (0, 1_000, INT64_MAX)))
 
     def of_transactional_ids(self) -> str:
-        return str(self.pick(("none",), ("", "t" * 300)))
+        return str(self.pick(("tx", "none"), ("", "t" * 300)))
 
     # The rest.
 
@@ -571,7 +573,11 @@ class _Making:
         return int(self.pick((60_000,), (0, -1, INT32_MAX)))
 
     def of_producer_id(self) -> int:
-        return int(self.pick((-1,), (-1, 0, 77)))
+        return int(self.pick((-1,), (-1, self._a_producer_id(), INT64_MAX)))
+
+    def _a_producer_id(self) -> int:
+        known = [self.ids.producers[one] for one in self.world.producers]
+        return self.random.choice(known or [INT64_MAX])
 
     def of_producer_epoch(self) -> int:
         return int(self.pick((-1,), (-1, 0, 3)))

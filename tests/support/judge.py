@@ -107,13 +107,17 @@ class Side:
         return answer if is_answered or answer == CLOSED else SILENT
 
     def warm_up(self) -> None:
-        """Wait until it coordinates groups and gives out producer ids."""
+        """Wait until it coordinates groups and transactions, and gives out producer ids."""
         find = protocol.FindCoordinatorRequest(key="warm-up", key_type=0)
-        init = protocol.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        find_other = protocol.FindCoordinatorRequest(key="warm-up", key_type=1)
+        inits = [
+            protocol.InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+            for name in (None, "warm-up")
+        ]
         beat = protocol.HeartbeatRequest(group_id="none", generation_id=0, member_id="")
         for asked, ready in (
-            ((ApiKey.FIND_COORDINATOR, 3, find), 0), ((ApiKey.INIT_PRODUCER_ID, 1, init), 0),
-            ((ApiKey.HEARTBEAT, 0, beat), 25),
+            ((ApiKey.FIND_COORDINATOR, 3, find), 0), ((ApiKey.FIND_COORDINATOR, 3, find_other), 0),
+            *(((ApiKey.INIT_PRODUCER_ID, 1, init), 0) for init in inits), ((ApiKey.HEARTBEAT, 0, beat), 25),
         ):  # fmt: skip
             until(lambda asked=asked, ready=ready: self.ask(*asked).error_code == ready)
 
@@ -526,7 +530,7 @@ class Plain:
         self._members = {member: symbol for symbol, member in ids.members.items()}
         self._topics = {topic_id: name for name, topic_id in ids.topics.items()}
         self._epochs, self._names, self._numbers = ids.epochs, list[str](), list[int]()
-        self._producers = ids.producers.values()
+        self._producers = {number: symbol for symbol, number in ids.producers.items()}
 
     def of(self, api_key: ApiKey, body: Any) -> Any:
         """Return a decoded answer as plain values."""
@@ -571,11 +575,13 @@ class Plain:
             del stack[len(stack) - sum(name in key for name in names) :]
         if made.get("error_code") or made.get("error_message") in ("", "NONE"):
             made["error_message"] = None  # each has words of its own
+        if made.get("batch_index_error_message"):
+            made["batch_index_error_message"] = "some words"
         if isinstance(made.get("configs"), list):
             is_broker = made.get("resource_type") == _BROKER
             made["configs"] = [] if is_broker else _shared(made["configs"])
-        if "producer_id" in made and "producer_epoch" in made and made["producer_id"] >= 0:
-            made["producer_id"] = "an id"
+        if made.get("producer_id", -1) >= 0:
+            made["producer_id"] = self._producers.get(made["producer_id"], "an id")
         return made
 
 

@@ -49,7 +49,7 @@ Maven is needed to get Apache Kafka, and there is no `mvn` on PATH. Install it w
 # An exception in DumpLogSegments itself starts a line, or follows the thread's name.
 _FAULTS = re.compile(
     "is[vV]alid: false|invalid bytes at the end|Mismatches in|Non-consecutive offsets|not found in"
-    "|timestamp mismatch|out of order timestamp|^Exception|^Ignoring unknown file|^Could not"
+    "| is followed by |timestamp mismatch|out of order timestamp|^Exception|^Ignoring unknown file|^Could not"
 )
 _QUICK_START = (
     "-XX:+UseSerialGC",

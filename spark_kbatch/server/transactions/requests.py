@@ -40,7 +40,7 @@ from spark_kbatch.server.groups.offsets import RETENTION_OF_BROKER, Committing
 from spark_kbatch.server.outcomes import code_of_existing
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.server.transactions.coordinator import TransactionCoordinator, code_of_step
-from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.protocol import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
@@ -241,7 +241,7 @@ class TransactionRequests:
             for name, one in sorted(every.items())
             if (not states or one.status.shown in states)
             and (not producer_ids or one.producer.producer_id in producer_ids)
-            and (body.duration_filter < 0 or (one.is_open and one.start_ms < started_by_ms))
+            and (body.duration_filter < 0 or one.start_ms < started_by_ms)
         ]
         respond(
             ListTransactionsResponse(
@@ -258,13 +258,10 @@ class TransactionRequests:
         described = DescribeTransactionsResponse.TransactionState
 
         def answer_of(name: str) -> Any:
-            missing = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            missing = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if name else ErrorCode.INVALID_REQUEST
             one = known if isinstance(known, ErrorCode) else known.get(name, missing)
             if isinstance(one, ErrorCode):
-                return described(
-                    error_code=one, transactional_id=name, transaction_state="",
-                    producer_id=-1, producer_epoch=-1,
-                )  # fmt: skip
+                return described(error_code=one, transactional_id=name, transaction_state="")
             return described(
                 error_code=ErrorCode.NONE,
                 transactional_id=name,
@@ -316,7 +313,7 @@ class TransactionRequests:
             except (OSError, KBatchError) as error:
                 problem = error
         if problem is not None:
-            code = code_of_existing(problem)
+            code = code_of(problem)
             return described(partition_index=number, error_code=code, error_message=str(problem))
         return described(
             partition_index=number,

@@ -18,6 +18,7 @@ from spark_kbatch.server.server import Server
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
+from spark_kbatch.wire.records import produce_request
 from tests.support import builders
 from tests.support.raw_clients import RawClient, fetch, fetched, produce, produced, request
 from tests.support.raw_transactions import (
@@ -170,6 +171,25 @@ def test_a_batch_is_taken_only_in_an_open_transaction_with_its_partition(
     assert stranger.produce(EVENTS) is ErrorCode.INVALID_TXN_STATE
 
     assert values(cluster, committed=False) == [b"v"]
+
+
+@pytest.mark.parametrize("transactional_id", [None, "t"])
+def test_a_transactional_batch_comes_with_a_transactional_id(
+    cluster: Cluster, client: RawClient, transactional_id: str | None
+) -> None:
+    """Without one the request is refused as a whole."""
+    producer = RawProducer(client).start().add(EVENTS)
+    asked = produce_request(
+        -1, 10_000, {EVENTS: producer.batch(EVENTS), OTHER: builders.batch(n=1)}, transactional_id
+    )
+    answer = client.ask(ApiKey.PRODUCE, 11, asked)
+    producer.end(commit=True)
+    until_status(cluster, Status.COMPLETE_COMMIT)
+
+    error = OK if transactional_id else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    codes = [one.error_code for topic in answer.responses for one in topic.partition_responses]
+    assert codes == [error, error]
+    assert len(values(cluster)) == (2 if transactional_id else 0)
 
 
 def test_a_producer_that_goes_on_after_an_error_keeps_its_id(
@@ -436,15 +456,18 @@ def test_transactions_are_listed_and_described(cluster: Cluster, client: RawClie
     assert listed() == every
     assert listed(state_filters=["Ongoing", "Nonsense"]) == every[2:]
     assert listed(producer_id_filters=[open_one.producer_id]) == every[2:]
-    assert listed(duration_filter=3_600_000) == []
-    until(lambda: listed(duration_filter=10) == every[2:])
+    # What never began has begun before any time.
+    assert listed(duration_filter=3_600_000) == every[1:2]
+    until(lambda: listed(duration_filter=10) == every)
 
-    asked = protocol.DescribeTransactionsRequest(transactional_ids=["open", "none", "open"])
-    found, missing = client.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, asked).transaction_states
+    asked = protocol.DescribeTransactionsRequest(transactional_ids=["open", "none", "open", ""])
+    found, missing, unnamed = client.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, asked).transaction_states
     assert (found.transaction_state, found.transaction_timeout_ms) == ("Ongoing", 30_000)
     assert (found.producer_id, found.producer_epoch) == (open_one.producer_id, 0)
     assert [(one.topic, one.partitions) for one in found.topics] == [("events", [0, 1])]
     assert missing.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert (missing.producer_id, missing.producer_epoch) == (0, 0)
+    assert unnamed.error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_the_producers_of_a_partition_are_described(cluster: Cluster, client: RawClient) -> None:
@@ -454,9 +477,13 @@ def test_the_producers_of_a_partition_are_described(cluster: Cluster, client: Ra
     open_one = RawProducer(client, "open").start().write(OTHER)
     topic_of = protocol.DescribeProducersRequest.TopicRequest
     asked = protocol.DescribeProducersRequest(
-        topics=[topic_of(name="events", partition_indexes=[0, 1, 9])]
+        topics=[
+            topic_of(name="events", partition_indexes=[0, 1, 9]),
+            topic_of(name="no topic", partition_indexes=[0]),
+        ]
     )
-    nothing, found, missing = client.ask(ApiKey.DESCRIBE_PRODUCERS, 0, asked).topics[0].partitions
+    of_topic, of_none = client.ask(ApiKey.DESCRIBE_PRODUCERS, 0, asked).topics
+    nothing, found, missing = of_topic.partitions
 
     assert (nothing.error_code, nothing.active_producers) == (0, [])
     assert [
@@ -464,6 +491,7 @@ def test_the_producers_of_a_partition_are_described(cluster: Cluster, client: Ra
         for one in found.active_producers
     ] == [(done.producer_id, 2, 0, -1), (open_one.producer_id, 0, -1, 4)]
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert of_none.partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 # Replicas.
