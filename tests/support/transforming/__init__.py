@@ -12,14 +12,17 @@ written "aborted VALUE": then its records are transformed again.
     franz_go         franz-go, which Go brings
 
 Their arguments are ADDRESS GROUP SOURCE TARGET TRANSACTIONAL_ID. They end by themselves with the code 3 after an error
-that a client takes as final, as programs do that a supervisor starts again, and with 0 after SIGTERM.
+that a client takes as final, as programs do that a supervisor starts again, and with 0 after SIGTERM. SIGQUIT has them
+print what their threads do.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +35,8 @@ CLIENTS = ("librdkafka", "Java", "franz-go", "aiokafka")
 FINAL_ERROR = 3
 _HERE = Path(__file__).parent
 _BUILT = REPOSITORY / "build" / "interop"
-_STOP_TIMEOUT_S = 60
+_STOP_TIMEOUT_S, _PRINTS_S = 60, 3
+_SAID_MAX, _DOES_MAX = 5_000, 10_000
 
 
 class Topics(NamedTuple):
@@ -87,7 +91,15 @@ class Loop:
 
     def said(self, number: int) -> str:
         """Return the last that a program has printed."""
-        return self._logs[number].read_text(errors="replace")[-5_000:]
+        return self._logs[number].read_text(errors="replace")[-_SAID_MAX:]
+
+    def does(self, number: int) -> str:
+        """Return what the threads of a program do; in Go they end with it."""
+        with self._logs[number].open(errors="replace") as log:
+            log.seek(0, os.SEEK_END)
+            self._running[number].send_signal(signal.SIGQUIT)
+            time.sleep(_PRINTS_S)
+            return log.read(_DOES_MAX)
 
     def stop(self) -> None:
         """Stop all as a supervisor does."""
@@ -104,7 +116,9 @@ class Loop:
     ) -> None:
         if error is not None:
             for number in range(len(self._logs)):
-                error.add_note(f"{self._logs[number].name} said:\n{self.said(number)}")
+                error.add_note(
+                    f"{self._logs[number].name} said:\n{self.said(number)}\nit does:\n{self.does(number)}"
+                )
         for process in self._running:
             process.kill()
             process.wait()
