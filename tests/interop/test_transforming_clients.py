@@ -100,12 +100,13 @@ def committed(address: str, group: str) -> dict[int, int]:
 
 
 @contextlib.contextmanager
-def telling_state(kafka: Kafka, server: Broker | Served, group: str) -> Iterator[None]:
-    """Let a failure tell which transactions are open, and who is in the group."""
+def telling_state(kafka: Kafka, server: Broker | Served, loop: Loop) -> Iterator[None]:
+    """Let a failure tell what the programs said and do, which transactions are open, and who is in the group."""
     try:
         yield
-    except AssertionError as error:
-        described = f"consumer.group.ConsumerGroupCommand --describe --group {group}"
+    except Exception as error:
+        error.add_note(loop.does())
+        described = f"consumer.group.ConsumerGroupCommand --describe --group {loop.group}"
         for asked in "TransactionsCommand list", f"{described} --members --verbose", described:
             tool, *words = asked.split()
             name = f"org.apache.kafka.tools.{tool}"
@@ -133,7 +134,7 @@ def test_a_clients_loop_writes_each_record_once_while_it_and_the_server_are_kill
         with (
             CommittedReader(server.address, {TOPICS.target: PARTITIONS}) as reader,
             Loop(client, kafka, server.address, TOPICS, tmp_path) as loop,
-            telling_state(kafka, server, loop.group),
+            telling_state(kafka, server, loop),
         ):
 
             def progress(least: int) -> None:

@@ -78,7 +78,7 @@ class Loop:
         for number, process in enumerate(self._running):
             code = process.poll()
             if code is not None:
-                assert code == FINAL_ERROR, f"it ended with {code}:\n{self.said(number)}"
+                assert code == FINAL_ERROR, f"{self._logs[number].name} ended with {code}"
                 self.ended += 1
                 self._running[number] = self._started(number)
 
@@ -89,17 +89,17 @@ class Loop:
         process.wait()
         self._running[number % len(self._running)] = self._started(number % len(self._running))
 
-    def said(self, number: int) -> str:
-        """Return the last that a program has printed."""
-        return self._logs[number].read_text(errors="replace")[-_SAID_MAX:]
-
-    def does(self, number: int) -> str:
-        """Return what the threads of a program do; in Go they end with it."""
-        with self._logs[number].open(errors="replace") as log:
-            log.seek(0, os.SEEK_END)
-            self._running[number].send_signal(signal.SIGQUIT)
-            time.sleep(_PRINTS_S)
-            return log.read(_DOES_MAX)
+    def does(self) -> str:
+        """Return what all programs have printed, and what their threads do; those in Go end with it."""
+        said = [log.stat().st_size for log in self._logs]
+        for process in self._running:
+            process.send_signal(signal.SIGQUIT)
+        time.sleep(_PRINTS_S)
+        return "\n".join(
+            f"{log.name}, code {process.poll()}:\n"
+            + log.read_bytes()[max(0, end - _SAID_MAX) : end + _DOES_MAX].decode(errors="replace")
+            for log, process, end in zip(self._logs, self._running, said, strict=True)
+        )
 
     def stop(self) -> None:
         """Stop all as a supervisor does."""
@@ -114,11 +114,6 @@ class Loop:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None:
-            for number in range(len(self._logs)):
-                error.add_note(
-                    f"{self._logs[number].name} said:\n{self.said(number)}\nit does:\n{self.does(number)}"
-                )
         for process in self._running:
             process.kill()
             process.wait()
