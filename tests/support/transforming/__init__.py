@@ -35,7 +35,7 @@ CLIENTS = ("librdkafka", "Java", "franz-go", "aiokafka")
 FINAL_ERROR = 3
 _HERE = Path(__file__).parent
 _BUILT = REPOSITORY / "build" / "interop"
-_STOP_TIMEOUT_S, _PRINTS_S = 60, 3
+_STOP_TIMEOUT_S, _PRINTS_S = 60, 10
 _SAID_MAX, _DOES_MAX = 5_000, 10_000
 
 
