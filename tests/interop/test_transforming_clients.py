@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,6 +99,25 @@ def committed(address: str, group: str) -> dict[int, int]:
     return {one.partition: one.offset for one in answer.topic_partitions}
 
 
+@contextlib.contextmanager
+def telling_state(kafka: Kafka, server: Broker | Served, loop: Loop) -> Iterator[None]:
+    """Let a failure tell what the programs said and do, which transactions are open, and who is in the group."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(loop.does())
+        described = f"consumer.group.ConsumerGroupCommand --describe --group {loop.group}"
+        for asked in "TransactionsCommand list", f"{described} --members --verbose", described:
+            tool, *words = asked.split()
+            name = f"org.apache.kafka.tools.{tool}"
+            try:
+                told = kafka.run(name, "--bootstrap-server", server.address, *words)
+            except (AssertionError, subprocess.TimeoutExpired) as failed:  # of the tool
+                told = str(failed)
+            error.add_note(f"{asked} says:\n{told}")
+        raise
+
+
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("site", [a_broker, a_served_folder], ids=["kafka", "served"])
 def test_a_clients_loop_writes_each_record_once_while_it_and_the_server_are_killed(
@@ -114,6 +134,7 @@ def test_a_clients_loop_writes_each_record_once_while_it_and_the_server_are_kill
         with (
             CommittedReader(server.address, {TOPICS.target: PARTITIONS}) as reader,
             Loop(client, kafka, server.address, TOPICS, tmp_path) as loop,
+            telling_state(kafka, server, loop),
         ):
 
             def progress(least: int) -> None:

@@ -12,14 +12,17 @@ written "aborted VALUE": then its records are transformed again.
     franz_go         franz-go, which Go brings
 
 Their arguments are ADDRESS GROUP SOURCE TARGET TRANSACTIONAL_ID. They end by themselves with the code 3 after an error
-that a client takes as final, as programs do that a supervisor starts again, and with 0 after SIGTERM.
+that a client takes as final, as programs do that a supervisor starts again, and with 0 after SIGTERM. SIGQUIT has them
+print what their threads do.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +35,8 @@ CLIENTS = ("librdkafka", "Java", "franz-go", "aiokafka")
 FINAL_ERROR = 3
 _HERE = Path(__file__).parent
 _BUILT = REPOSITORY / "build" / "interop"
-_STOP_TIMEOUT_S = 60
+_STOP_TIMEOUT_S, _PRINTS_S = 60, 10
+_SAID_MAX, _DOES_MAX = 5_000, 10_000
 
 
 class Topics(NamedTuple):
@@ -74,7 +78,7 @@ class Loop:
         for number, process in enumerate(self._running):
             code = process.poll()
             if code is not None:
-                assert code == FINAL_ERROR, f"it ended with {code}:\n{self.said(number)}"
+                assert code == FINAL_ERROR, f"{self._logs[number].name} ended with {code}"
                 self.ended += 1
                 self._running[number] = self._started(number)
 
@@ -85,9 +89,17 @@ class Loop:
         process.wait()
         self._running[number % len(self._running)] = self._started(number % len(self._running))
 
-    def said(self, number: int) -> str:
-        """Return the last that a program has printed."""
-        return self._logs[number].read_text(errors="replace")[-5_000:]
+    def does(self) -> str:
+        """Return what all programs have printed, and what their threads do; those in Go end with it."""
+        said = [log.stat().st_size for log in self._logs]
+        for process in self._running:
+            process.send_signal(signal.SIGQUIT)
+        time.sleep(_PRINTS_S)
+        return "\n".join(
+            f"{log.name}, code {process.poll()}:\n"
+            + log.read_bytes()[max(0, end - _SAID_MAX) : end + _DOES_MAX].decode(errors="replace")
+            for log, process, end in zip(self._logs, self._running, said, strict=True)
+        )
 
     def stop(self) -> None:
         """Stop all as a supervisor does."""
@@ -102,9 +114,6 @@ class Loop:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None:
-            for number in range(len(self._logs)):
-                error.add_note(f"{self._logs[number].name} said:\n{self.said(number)}")
         for process in self._running:
             process.kill()
             process.wait()

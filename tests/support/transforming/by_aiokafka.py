@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import random
 import signal
@@ -55,6 +56,7 @@ async def _send(producer: Any, target: str, word: str, read: Sequence[Any]) -> N
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGQUIT)
     logging.basicConfig(level=logging.WARNING)
     try:
         asyncio.run(main(*sys.argv[1:]))
