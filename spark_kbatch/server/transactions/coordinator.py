@@ -264,6 +264,9 @@ class TransactionCoordinator:
         for one in unknown:
             if one.may_abort:
                 self._abort_unknown(one)
+        if any(state.is_decided for state in stored.transactions.values()):
+            # Flushed: who decided may have died before the decision was on disk, and what follows it would stay.
+            self._log.start_epoch()
         for state in stored.transactions.values():
             self._apply(state)
             if state.is_decided:
