@@ -89,8 +89,7 @@ class IdleTransactions:
         self.log.start_epoch()
         if decided.offsets:
             store = OffsetsStore(self._parts, flush=True)
-            store.load()
-            store.append(changes_of(decided))
+            store.append(store.load().not_overtaken(changes_of(decided)))
             decided = without_offsets(decided)
             self.log.append(decided)
         self._end(decided.producer, decided.partitions, is_commit=decided.is_commit)

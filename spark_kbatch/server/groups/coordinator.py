@@ -492,11 +492,14 @@ class GroupCoordinator:
         return errors
 
     def store_decided(self, changes: Sequence[Change], then: Callable[[], ErrorCode]) -> ErrorCode:
-        """Store the offsets of a transaction that was committed, and call `then`, as one step of all groups."""
+        """Store the offsets of a transaction that was committed, and call `then`, as one step of all groups.
+
+        A group's offset stays if the group has gone beyond the transaction's since.
+        """
 
         def store() -> ErrorCode:
             try:
-                return self._offsets.store(changes) or then()
+                return self._offsets.store(self._store.contents.not_overtaken(changes)) or then()
             except KBatchError as error:
                 logger.warning("offsets of a transaction are not stored for now: %s", error)
                 return code_of_append(error)
