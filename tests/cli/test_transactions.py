@@ -187,9 +187,13 @@ def test_what_was_decided_is_ended_as_decided(cluster: Cluster) -> None:
 def lost(cluster: Cluster) -> Cluster:
     """A cluster with an open transaction in two partitions of which the log of transactions is lost."""
     leave_open(cluster, EVENTS, OTHER)
+    lose_log(cluster)
+    return cluster
+
+
+def lose_log(cluster: Cluster) -> None:
     shutil.rmtree(log_of_transactions(cluster))
     cluster.path.joinpath("topics", f"{CLIENT_TRANSACTIONS.topic}.json").unlink()
-    return cluster
 
 
 def log_of_transactions(cluster: Cluster) -> Path:
@@ -252,7 +256,7 @@ def test_an_older_image_of_the_log_decides_nothing_until_the_command_has(cluster
     assert values(cluster, EVENTS) == [b"new"]
 
 
-def test_a_log_that_cannot_be_read_is_told_and_its_transactions_are_shown(
+def test_a_log_that_cannot_be_read_is_told_and_its_transactions_are_shown_and_decided_without_it(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     leave_open(cluster, EVENTS)
@@ -263,3 +267,10 @@ def test_a_log_that_cannot_be_read_is_told_and_its_transactions_are_shown(
 
     assert hanging["state"] == "Hanging"
     assert "the log of transactions cannot be read" in caplog.text
+
+    choice = ("transactions decide", "commit", "--producer-id", 0, "--yes")
+    assert str(CLIENT_TRANSACTIONS) in str(kbatch(cluster, *choice).exception)
+    assert "it is left as it is" in kbatch(cluster, "repair").output
+    lose_log(cluster)
+    assert lines(cluster, *choice)
+    assert values(cluster) == [b"0", b"1"]

@@ -198,6 +198,25 @@ def committed(
     return fetched(client.ask(ApiKey.FETCH, 12, asked))
 
 
+def stable_offset(
+    client: RawClient, group: str, topic_partition: TopicPartition, *, stable: bool = True
+) -> tuple[ErrorCode, int]:
+    """Return a group's offset as one of its consumers gets it, which waits while a transaction may change it.
+
+    With `stable` False, as a client gets it that does not ask about transactions.
+    """
+    topic, number = topic_partition
+    group_of = protocol.OffsetFetchRequest.OffsetFetchRequestGroup
+    topics = [group_of.OffsetFetchRequestTopics(name=topic, partition_indexes=[number])]
+    asked = protocol.OffsetFetchRequest(require_stable=stable)
+    asked.groups = [group_of(group_id=group, topics=topics)]
+    answer = client.ask(ApiKey.OFFSET_FETCH, 9, asked).groups[0]
+    if answer.error_code:
+        return ErrorCode(answer.error_code), -1
+    one = answer.topics[0].partitions[0]
+    return ErrorCode(one.error_code), one.committed_offset
+
+
 def values(cluster: Cluster, *partitions: TopicPartition, committed: bool = True) -> list[bytes]:
     """Return the values in partitions as a program that reads the folder gets them."""
     level = "read_committed" if committed else "read_uncommitted"

@@ -8,6 +8,9 @@ which transactions were committed is not known here:
     a marker of a coordinator with a higher epoch                 the log is old: nothing is decided by it
     an open transaction of an unknown producer or a newer epoch   likewise
     one that the log does not have open, of a known producer      it is aborted if no commit of it is possible
+
+What no marker has told yet cannot be seen: an image of the log that is younger than the coordinator's last epoch
+looks like the newest log.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     with idle_transactions(parts) as transactions:      # no server runs, and none starts meanwhile
         transactions.abort("orders")
 
-A decision is followed by
+A decision, which is on disk before anything follows it, is followed by
 
     1. offsets        of groups are stored, and the log says that they are: else they would be stored again over
                       newer ones
@@ -85,10 +85,11 @@ class IdleTransactions:
             TransactionCoordinatorFencedError: the log is older than a marker in a partition.
             KBatchError: something is not written; doing it again does no harm.
         """
+        # Flushed: who decided may have died before the decision was on disk.
+        self.log.start_epoch()
         if decided.offsets:
             store = OffsetsStore(self._parts, flush=True)
-            store.load()
-            store.append(changes_of(decided))
+            store.append(store.load().not_overtaken(changes_of(decided)))
             decided = without_offsets(decided)
             self.log.append(decided)
         self._end(decided.producer, decided.partitions, is_commit=decided.is_commit)

@@ -4,8 +4,9 @@
     read_transactions     for all processes, whether a server runs or not
 
 It is a `StateLog`. Each process that writes it is a coordinator with an epoch of its own, one higher than that
-of the one before, which is stored before anything else and is in each marker. A partition with a marker of a higher
-epoch than the log has says that the log is old.
+of the one before, which is stored before anything else and is in each marker. It takes the next epoch once a minute.
+A partition with a marker of a higher epoch than the log has says that the log is old: so it is noticed for images
+that are older than a minute, however long a server runs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.state_log import KeyAndValue, StateLog, read_contents
 from spark_kbatch.cluster.transactions import records
@@ -22,6 +24,7 @@ from spark_kbatch.record.control import EndTransactionMarker, encode_marker
 from spark_kbatch.record.scalar import PlainRecord
 
 NO_EPOCH = -1
+_EPOCH_MS = 60_000  # for which a coordinator keeps its epoch
 
 
 @dataclass
@@ -67,7 +70,7 @@ class TransactionLog:
         """
         self._flush, self._now_ms = flush, parts.manager.now_ms
         self._log = StateLog(parts, CLIENT_TRANSACTIONS, StoredTransactions, timeout_ms=timeout_ms)
-        self._has_epoch = False  # of its own
+        self._next_epoch_ms = 0  # on the monotonic clock; until then the epoch is its own
 
     @property
     def contents(self) -> StoredTransactions:
@@ -76,7 +79,7 @@ class TransactionLog:
 
     def load(self) -> StoredTransactions:
         """Read all of the log into `contents`, and return them; raises as `read_transactions`."""
-        self._has_epoch = False
+        self._next_epoch_ms = 0
         return self._log.load()
 
     def append(self, transaction: TransactionMetadata) -> None:
@@ -114,8 +117,10 @@ class TransactionLog:
 
         Raises as `append`.
         """
-        epoch = max(self.contents.coordinator_epoch + (not self._has_epoch), above + 1)
-        if self._has_epoch and epoch == self.contents.coordinator_epoch:
+        now_ms = monotonic_ms()
+        is_due = now_ms >= self._next_epoch_ms
+        epoch = max(self.contents.coordinator_epoch + is_due, above + 1)
+        if epoch == self.contents.coordinator_epoch:
             return
 
         def apply() -> None:
@@ -123,7 +128,7 @@ class TransactionLog:
 
         # Flushed: a marker of this epoch may outlive a loss of power.
         self._log.append([records.pack_epoch(epoch)], apply, flush=True)
-        self._has_epoch = True
+        self._next_epoch_ms = now_ms + _EPOCH_MS
 
 
 def read_transactions(parts: FolderParts) -> StoredTransactions:

@@ -104,6 +104,9 @@ _Failed = Callable[[ErrorCode], Any]
 Numbers: TypeAlias = Mapping[str, Collection[int]]  # of partitions, by topic
 _Asked: TypeAlias = dict[str, dict[int, None]]  # the same, while they are gathered
 _Listed: TypeAlias = tuple[str, str, str]  # a group's id, protocol type and state
+_Committed: TypeAlias = tuple[
+    ErrorCode, Mapping[TopicPartition, CommittedOffset], Collection[TopicPartition]
+]
 
 _One = TypeVar("_One")
 _Result = TypeVar("_Result")
@@ -121,7 +124,7 @@ class GroupCoordinator:
         config: GroupConfig,
         handled_until_ms: Callable[[], int] | None = None,
         term: Callable[[], int | None] = lambda: 0,
-        pending_of: Callable[[str], Collection[TopicPartition]] = lambda _: (),
+        pending_of: Callable[[str], Collection[TopicPartition] | ErrorCode] = lambda _: (),
     ) -> None:
         """Start without groups; the first request loads them from the store.
 
@@ -134,7 +137,8 @@ class GroupCoordinator:
                 are handled; by default now. A session does not end while its heartbeat waits to be handled.
             term: the number of the term in which this server has all groups, which are loaded again in
                 each; None if it has them no more.
-            pending_of: the partitions of which transactions that are not decided have offsets of a group.
+            pending_of: the partitions of which transactions that are not decided have offsets of a group, or why
+                they are not known.
         """
         self._store, self._config = store, config
         self._now_ms, self._monotonic_ms, self._term = now_ms, monotonic_ms, term
@@ -492,11 +496,14 @@ class GroupCoordinator:
         return errors
 
     def store_decided(self, changes: Sequence[Change], then: Callable[[], ErrorCode]) -> ErrorCode:
-        """Store the offsets of a transaction that was committed, and call `then`, as one step of all groups."""
+        """Store the offsets of a transaction that was committed, and call `then`, as one step of all groups.
+
+        A group's offset stays if the group has gone beyond the transaction's since.
+        """
 
         def store() -> ErrorCode:
             try:
-                return self._offsets.store(changes) or then()
+                return self._offsets.store(self._store.contents.not_overtaken(changes)) or then()
             except KBatchError as error:
                 logger.warning("offsets of a transaction are not stored for now: %s", error)
                 return code_of_append(error)
@@ -562,7 +569,7 @@ class GroupCoordinator:
         group_id: str,
         numbers: Numbers | None,
         topics: TopicsOfRequest,
-    ) -> tuple[ErrorCode, Mapping[TopicPartition, CommittedOffset], Collection[TopicPartition]]:
+    ) -> _Committed:
         """Return a group's offsets of some partitions, or all, sorted; those of deleted topics are left out.
 
         The last are the partitions of which a transaction may change the offset, if the client wants none of
@@ -571,14 +578,17 @@ class GroupCoordinator:
         wanted = None
         if numbers is not None:
             wanted = [TopicPartition(name, one) for name, ones in numbers.items() for one in ones]
-        error, found, pending = self._handled(
-            lambda error: (error, _NONE_COMMITTED, ()),
-            lambda: (
-                ErrorCode.NONE,
-                self._offsets.stored(group_id, wanted),
-                self._pending_of(group_id) if received.body.require_stable else (),
-            ),
-        )
+
+        def failed(error: ErrorCode) -> _Committed:
+            return error, _NONE_COMMITTED, ()
+
+        def stored() -> _Committed:
+            pending = self._pending_of(group_id) if received.body.require_stable else ()
+            if isinstance(pending, ErrorCode):
+                return failed(pending)
+            return ErrorCode.NONE, self._offsets.stored(group_id, wanted), pending
+
+        error, found, pending = self._handled(failed, stored)
         kept = {tp: found[tp] for tp in sorted(found) if not topics.is_gone(tp, found[tp])}
         return error, kept, pending
 

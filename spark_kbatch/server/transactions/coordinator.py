@@ -30,7 +30,7 @@ from spark_kbatch.cluster.transactions.checking import (
     partitions_of,
 )
 from spark_kbatch.cluster.transactions.ending import NEEDS_NO_MARKER, changes_of
-from spark_kbatch.cluster.transactions.log import TransactionLog
+from spark_kbatch.cluster.transactions.log import StoredTransactions, TransactionLog
 from spark_kbatch.cluster.transactions.state import (
     EXPIRATION_MS,
     PendingOffsets,
@@ -44,6 +44,7 @@ from spark_kbatch.cluster.transactions.state import (
 from spark_kbatch.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
+    KafkaStorageError,
     KBatchError,
     NotLeaderOrFollowerError,
     TransactionCoordinatorFencedError,
@@ -155,11 +156,16 @@ class TransactionCoordinator:
             wanted = every if transactional_ids is None else transactional_ids
             return {one: every[one] for one in wanted if one in every}
 
-    def pending_of(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions of which transactions that are open, or decided, have a group's offsets."""
+    def pending_of(self, group_id: str) -> Collection[TopicPartition] | ErrorCode:
+        """Return the partitions of which transactions that are open, or decided, have a group's offsets.
+
+        While transactions are not loaded, offsets that are pending would look stable: then it is an error after
+        which clients ask again. After COORDINATOR_NOT_AVAILABLE some do not.
+        """
         if self._loaded_in is None:
             with self._mutex:
-                self._why_not_ready()  # Before they are loaded, offsets that are pending would look stable.
+                if self._why_not_ready():
+                    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         of_group = [*self._pending.get(group_id, {}).values()]
         return {tp for offsets in of_group for tp in offsets}
 
@@ -248,7 +254,14 @@ class TransactionCoordinator:
         Raises:
             KafkaStorageError: the log cannot be read, or is older than the partitions are.
         """
-        stored = self._log.load()
+        try:
+            stored = self._log.load()
+        except (OSError, KBatchError) as error:
+            held = all_open_transactions(self._parts, StoredTransactions())
+            raise KafkaStorageError(
+                f"{error}; nothing is decided before, and open transactions stay in "
+                f"{partitions_of(held) or 'no partition'}"
+            ) from error
         self._memory = GroupMemory(self._size_in_bytes, self._monotonic_ms)
         self._memory.bytes_max = BYTES_MAX
         found = all_open_transactions(self._parts, stored)
@@ -264,6 +277,9 @@ class TransactionCoordinator:
         for one in unknown:
             if one.may_abort:
                 self._abort_unknown(one)
+        if any(state.is_decided for state in stored.transactions.values()):
+            # Flushed: who decided may have died before the decision was on disk, and what follows it would stay.
+            self._log.start_epoch()
         for state in stored.transactions.values():
             self._apply(state)
             if state.is_decided:

@@ -28,6 +28,7 @@ from tests.support.recorded_server import (
     ensure_survived,
     made_disk,
     no_server_is_started,
+    nothing_but_a_server_comes,
     producers_start_again,
 )
 from tests.support.store import store_of
@@ -114,6 +115,17 @@ def decided(recording: Recording) -> list[Crash]:
     """Return the crashes after which something is decided and not done."""
     both = {Status.PREPARE_COMMIT, Status.PREPARE_ABORT}
     return [one for one in recording.kills(stride=1) if statuses(one) & both]
+
+
+@pytest.mark.parametrize("ended_by", [no_server_is_started, nothing_but_a_server_comes])
+def test_a_decision_that_was_not_flushed_is_on_disk_before_what_follows_it(
+    recording: Recording, ended_by: Afterwards
+) -> None:
+    """Its server was killed just before the flush; if power is lost next, what it has led to must not be alone."""
+    ended = Recording(decided(recording)[0].disk, ended_by)
+    flushed = ended.first("flush", "__client_transactions-0", ".log")
+    assert flushed < ended.first("write", "__consumer_offsets-0", ".log")
+    assert flushed < ended.first("write", "events-0", ".log")
 
 
 @pytest.mark.more_in_soak

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.cluster.group_records import CommittedOffset
 from spark_kbatch.cluster.groups import read_groups
-from spark_kbatch.cluster.transactions.ending import IdleTransactions
+from spark_kbatch.cluster.transactions import log as transaction_log
+from spark_kbatch.cluster.transactions.ending import IdleTransactions, idle_transactions
 from spark_kbatch.cluster.transactions.log import TransactionLog
 from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, Status, TransactionMetadata
 from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
@@ -25,6 +27,7 @@ from tests.support.raw_transactions import (
     EVENTS,
     OTHER,
     RawProducer,
+    stable_offset,
     state_of,
     until_stable,
     until_status,
@@ -133,6 +136,31 @@ def test_offsets_that_were_stored_do_not_replace_newer_ones_after_a_restart(
     assert offset_of(cluster) == 9
 
 
+def served(cluster: Cluster) -> None:
+    with cluster.serve():
+        until_status(cluster, Status.COMPLETE_COMMIT)
+
+
+def ended_with_no_server(cluster: Cluster) -> None:
+    with idle_transactions(store_of(cluster)) as transactions:
+        transactions.abort("t")
+
+
+@pytest.mark.parametrize("end", [served, ended_with_no_server])
+@pytest.mark.parametrize(("since", "then"), [(9, 9), (3, 5)], ids=["beyond", "back"])
+def test_a_decision_of_long_ago_that_comes_back_does_not_set_a_group_back(
+    cluster: Cluster, end: Callable[[Cluster], None], since: int, then: int
+) -> None:
+    """As from an older image of the log. A later time alone says nothing: the clock may have been set back."""
+    left_open(cluster, EVENTS)
+    stored(cluster, state_of(cluster)._replace(status=Status.PREPARE_COMMIT))
+    cluster.alter_group_offsets("g", {IN: since})
+    end(cluster)
+
+    assert state_of(cluster).status is Status.COMPLETE_COMMIT
+    assert offset_of(cluster) == then
+
+
 def test_an_id_without_a_transaction_goes_on(cluster: Cluster) -> None:
     for round_number in range(3):
         with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
@@ -189,6 +217,10 @@ def ensure_nothing_is_decided(
         producer = RawProducer(client, "another")
         until(lambda: any("no transactions for clients" in one for one in caplog.messages))
         assert producer.ask_to_start() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        # Offsets that are pending are not known, so none of them are stable; nobody else waits.
+        wait = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert stable_offset(client, "g", IN) == (wait, -1)
+        assert stable_offset(client, "g", IN, stable=False)[0] is ErrorCode.NONE
         plain = produced(client.ask(ApiKey.PRODUCE, 9, produce(builders.batch(n=1), partition=1)))
         assert plain.error_code == 0
         producer.producer_id, producer.epoch = 0, 0
@@ -229,6 +261,26 @@ def test_a_log_from_before_a_later_coordinator_decides_nothing(
     ensure_nothing_is_decided(cluster, caplog, "older than events-0:")
 
 
+def test_a_log_from_before_the_last_minute_of_the_same_coordinator_decides_nothing(
+    cluster: Cluster,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the image nothing of this id was ever committed; in truth what is open was."""
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
+        producer = RawProducer(client).start()
+        image_of(cluster, tmp_path / "image")
+        monkeypatch.setattr(transaction_log, "monotonic_ms", lambda: monotonic_ms() + 60_000)
+        producer.write(EVENTS).end(commit=True)
+        until_status(cluster, Status.COMPLETE_COMMIT)
+        producer.write(EVENTS)
+    stored(cluster, state_of(cluster)._replace(status=Status.PREPARE_COMMIT))
+    put_back(cluster, tmp_path / "image")
+
+    ensure_nothing_is_decided(cluster, caplog, "older than events-0:")
+
+
 def test_a_lost_log_decides_nothing(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     left_open(cluster, EVENTS)
     shutil.rmtree(log_dir(cluster))
@@ -244,7 +296,7 @@ def test_a_damaged_log_decides_nothing(cluster: Cluster, caplog: pytest.LogCaptu
     data[100] ^= 1
     segment.write_bytes(data)
 
-    ensure_nothing_is_decided(cluster, caplog, "CRC")
+    ensure_nothing_is_decided(cluster, caplog, "CRC", "open transactions stay in events-0")
 
 
 def test_a_transaction_that_the_log_does_not_have_open_is_aborted_if_it_was_not_committed(

@@ -21,13 +21,12 @@ from spark_kbatch import Cluster
 from spark_kbatch.cluster.groups import read_groups
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.server.server import Server
-from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
 from tests.support import builders, draws
 from tests.support.disk import Disk, DiskFiles
 from tests.support.raw_clients import RawClient, produce, produced, request
-from tests.support.raw_transactions import EVENTS, OTHER, RawProducer, values
+from tests.support.raw_transactions import EVENTS, OTHER, RawProducer, stable_offset, values
 from tests.support.recorded_server import IN, PATH, commit_job, made_disk
 from tests.support.reference import Record, encode_batch
 from tests.support.soundness import ensure_sound
@@ -170,19 +169,6 @@ def test_in_every_order_a_late_batch_is_in_no_transaction_and_all_else_is_visibl
 # Offsets of groups.
 
 
-def stable_offset(client: RawClient, group: str) -> tuple[ErrorCode, int]:
-    """Return a group's offset as one of its consumers gets it, which waits while a transaction may change it."""
-    group_of = protocol.OffsetFetchRequest.OffsetFetchRequestGroup
-    topics = [group_of.OffsetFetchRequestTopics(name=IN.topic, partition_indexes=[0])]
-    asked = protocol.OffsetFetchRequest(require_stable=True)
-    asked.groups = [group_of(group_id=group, topics=topics)]
-    answer = client.ask(ApiKey.OFFSET_FETCH, 9, asked).groups[0]
-    if answer.error_code:
-        return ErrorCode(answer.error_code), -1
-    one = answer.topics[0].partitions[0]
-    return ErrorCode(one.error_code), one.committed_offset
-
-
 def test_pending_offsets_are_not_stable_before_a_server_has_loaded_its_transactions() -> None:
     with Serving(made_disk()) as serving:
         producer = RawProducer(serving.client).start()
@@ -194,9 +180,9 @@ def test_pending_offsets_are_not_stable_before_a_server_has_loaded_its_transacti
             coordinator._active, coordinator._owners, coordinator._deadlines = {}, {}, {}
             coordinator._pending = {}
 
-        assert stable_offset(serving.client, "g") == (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
+        assert stable_offset(serving.client, "g", IN) == (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
         producer.end(commit=True)
-        assert stable_offset(serving.client, "g") == (OK, 5)
+        assert stable_offset(serving.client, "g", IN) == (OK, 5)
 
 
 # By seed.
@@ -357,7 +343,7 @@ class Schedule:
             found = Counter(values(self.serving.cluster, tp))
             assert found <= expected, f"{tp}: {found - expected}"
         for group in "abc":
-            error, offset = stable_offset(self.serving.client, group)
+            error, offset = stable_offset(self.serving.client, group, IN)
             if error is OK:
                 assert group not in self._pending
                 assert offset == self._offsets.get(group, -1)
