@@ -13,7 +13,7 @@ PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 _LOWER_BOUND = re.compile(r"([\w-]+)(?:\[[\w,-]+\])?>=([\d.]+)")
 
 
-_EXTRAS = ("spark", "registry", "bucket", "metrics")  # that users install
+_EXTRAS = ("spark", "registry", "bucket", "metrics", "ui")  # that users install
 
 
 def main() -> None:

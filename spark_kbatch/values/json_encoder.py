@@ -69,7 +69,7 @@ class JsonEncoder:
 
 def _encoded(array: pa.Array, header: bytes) -> tuple[pa.Array, list[RowError]] | None:
     """Return the values of rows and their errors, None if their bytes are too many."""
-    if len(array) > 1 and (len(array) > _PIECE_ROWS or array.nbytes > _PIECE_BYTES):
+    if len(array) > 1 and (len(array) > _PIECE_ROWS or _size(array) > _PIECE_BYTES):
         return None
     texts = _Texts()
     data = texts.of(array, "", np.arange(len(array))).cast(pa.large_binary())
@@ -79,6 +79,13 @@ def _encoded(array: pa.Array, header: bytes) -> tuple[pa.Array, list[RowError]] 
     if data.nbytes > flat.INT32_MAX:
         return None
     return data.cast(pa.binary()), sorted(texts.errors.values())
+
+
+def _size(array: pa.Array) -> int:
+    try:
+        return int(array.nbytes)
+    except pa.ArrowTypeError:  # before pyarrow 19, of strings as views: rows bound a piece alone
+        return 0
 
 
 class _Texts:

@@ -22,9 +22,9 @@ import ipaddress
 import re
 import secrets
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import URL, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse
 
@@ -60,6 +60,11 @@ _NO_HOST = (
 def new_token() -> str:
     """Return a random token."""
     return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def path_of(request: HTTPConnection) -> str:
+    """Return the path that was asked for, as it was sent: Starlette before 1.9 ends it at a "?" within a name."""
+    return cast("bytes", request["raw_path"]).decode("latin-1")
 
 
 class Access:
@@ -117,10 +122,11 @@ class Access:
 
     def _admitting(self, asked: HTTPConnection, given: str) -> RedirectResponse:
         """Return the answer to a visitor who gave the token in the address: a cookie, and the address without."""
-        query = asked.url.remove_query_params("token").query
+        url = URL("/?" + asked["query_string"].decode("latin-1"))
+        query = url.remove_query_params("token").query
         # Of this site, whatever the path looks like: "//other" and "/\\other" would be another one. As it
         # was sent, since names in it may have any characters.
-        path = "/" + asked["raw_path"].decode("latin-1").lstrip("/\\")
+        path = "/" + path_of(asked).lstrip("/\\")
         answer = RedirectResponse(f"{path}?{query}" if query else path, 303)
         answer.set_cookie(self._cookie, given, httponly=True, samesite="lax")
         return answer

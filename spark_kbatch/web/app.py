@@ -33,7 +33,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.web import commits, groups, records, storage, topics
-from spark_kbatch.web.access import OPEN_PATHS
+from spark_kbatch.web.access import OPEN_PATHS, path_of
 from spark_kbatch.web.site import Site, site_of
 
 if TYPE_CHECKING:
@@ -117,14 +117,14 @@ def style(_request: Request) -> Response:
 
 
 def _missing(request: Request, _error: Exception) -> Response:
-    return _page(request, 404, f"There is no page {request.url.path}.")
+    return _page(request, 404, f"There is no page {path_of(request)}.")
 
 
 def _error(request: Request, error: Exception) -> Response:
     status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
     if status == 500:
-        logger.warning("%s cannot be shown: %s", request.url.path, error)
-    if request.url.path in OPEN_PATHS:
+        logger.warning("%s cannot be shown: %s", path_of(request), error)
+    if path_of(request) in OPEN_PATHS:
         return PlainTextResponse("not ready\n", 503)
     # What no error of ours says is for those who see the log.
     return _page(request, status, str(error) if isinstance(error, KBatchError) else _FAULT)
@@ -141,7 +141,7 @@ class _Looks:
     def __init__(self, turns: int) -> None:
         self._turns = asyncio.Semaphore(turns)
         # By address, and when each is late.
-        self._looks: dict[str, tuple[asyncio.Future[Response], float]] = {}
+        self._looks: dict[tuple[str, bytes], tuple[asyncio.Future[Response], float]] = {}
 
     async def answer(self, make: Callable[[Request], Response], request: Request) -> Response:
         """Return the page of a request.
@@ -149,7 +149,7 @@ class _Looks:
         Raises:
             RequestTimedOutError: it takes longer than a visitor waits.
         """
-        address, now_s = str(request.url), monotonic_s()
+        address, now_s = (path_of(request), request["query_string"]), monotonic_s()
         self._looks = {
             at: (look, late_s)
             for at, (look, late_s) in self._looks.items()

@@ -20,6 +20,7 @@ from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import KafkaStorageError, KBatchError
 from spark_kbatch.opening.stores import store_of
 from spark_kbatch.terminal import counted, iso_time, visible
+from spark_kbatch.web.access import path_of
 from spark_kbatch.web.history import Samples
 from spark_kbatch.web.metrics import Exposition
 
@@ -93,7 +94,7 @@ class Site:
         self, request: Request, template: str, status: int = 200, /, **values: Any
     ) -> HTMLResponse:
         """Return a page made by a template, which gets the request's path and parameters too."""
-        asked = {"path": request.url.path, "asked": dict(request.query_params)}
+        asked = {"path": path_of(request), "asked": dict(request.query_params)}
         made = self._templates.get_template(template).render(asked | values)
         return HTMLResponse(made, status)
 
