@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import spark_kbatch
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.extents import DataExtent, IndexRange, Stretch, pack_index
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.extents import DataExtent, IndexRange, Stretch, pack_index
 from spark_kbatch.log.producers import saved
 from spark_kbatch.log.producers.state import BatchMetadata, ProducerEntry
 from spark_kbatch.log.state import SLOT_SIZE, LogState

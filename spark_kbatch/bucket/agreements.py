@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from spark_kbatch import clock
-from spark_kbatch.bucket.names import DAY_MS, agreement_name
 from spark_kbatch.bucket.objects import Objects, create_or_get
-from spark_kbatch.bucket.sealed import checked_rows, seal, unseal
 from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
+from spark_kbatch.ledger.checksummed_json import checked_rows, seal, unseal
+from spark_kbatch.ledger.names import DAY_MS, agreement_name
 from spark_kbatch.model import TopicPartition
 
 _DAYS_KEPT = 9  # for a task that starts late; collectors keep them as long

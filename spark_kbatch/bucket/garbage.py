@@ -38,9 +38,13 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, LostPartError, Root
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, LostPartError
+from spark_kbatch.bucket.ledger import Ledger, ensure_may_write
+from spark_kbatch.bucket.objects import ObjectInfo
+from spark_kbatch.errors import CorruptLedgerError, KBatchError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checkpoint_format import Root
+from spark_kbatch.ledger.entries import (
     NO_ENTRY,
     STAGING_TIMEOUT_MS,
     Horizon,
@@ -50,11 +54,8 @@ from spark_kbatch.bucket.entries import (
     encode,
     tombstone_of,
 )
-from spark_kbatch.bucket.extents import IndexRange, Stretch
-from spark_kbatch.bucket.ledger import Ledger, ensure_may_write
-from spark_kbatch.bucket.objects import ObjectInfo
-from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState
-from spark_kbatch.errors import CorruptLedgerError, KBatchError
+from spark_kbatch.ledger.extents import IndexRange, Stretch
+from spark_kbatch.ledger.state import DEFAULT_LIMITS, LedgerState
 
 logger = logging.getLogger(__name__)
 

@@ -22,11 +22,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from spark_kbatch.bucket.batch_stream import request_threads
-from spark_kbatch.bucket.extents import FINAL_EPOCH, Change, within
 from spark_kbatch.bucket.objects import ObjectInfo, RangeReader
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.consumer.same_topic import recreated
 from spark_kbatch.errors import ObjectStoreError, UnknownTopicOrPartitionError
+from spark_kbatch.ledger.extents import FINAL_EPOCH, Change, within
 from spark_kbatch.model import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:

@@ -23,9 +23,6 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spark_kbatch.bucket.commits import JOB, summary_of
-from spark_kbatch.bucket.entries import Content, LedgerCommit, MicroBatch
-from spark_kbatch.bucket.extents import DataExtent, Stretch, Stretches
 from spark_kbatch.bucket.objects import Folder
 from spark_kbatch.bucket.place import ensure_cluster
 from spark_kbatch.bucket.shared_ledger import OVERWRITTEN_KEPT_MS, SharedLedger
@@ -37,11 +34,14 @@ from spark_kbatch.bucket.staging import (
     in_entry,
     stretches_of,
 )
-from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.topics import BucketCatalog
 from spark_kbatch.bucket.urls import known_at, objects_at
 from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.ledger.commits import JOB, summary_of
+from spark_kbatch.ledger.entries import Content, LedgerCommit, MicroBatch
+from spark_kbatch.ledger.extents import DataExtent, Stretch, Stretches
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import (
     COMMITS_RETENTION_BYTES,

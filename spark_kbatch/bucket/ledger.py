@@ -52,33 +52,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checkpoints import (
     CheckpointObjects,
     LedgerCheckpoints,
     LostPartError,
 )
-from spark_kbatch.bucket.entries import (
-    CLOSED,
-    FORMAT,
-    NO_ENTRY,
-    Content,
-    Entry,
-    LedgerStart,
-    Tombstone,
-    decode,
-    encode,
-    signed,
-)
-from spark_kbatch.bucket.extents import Change
-from spark_kbatch.bucket.objects import CreateAnswer, Folder, Objects, pause_by_chance
+from spark_kbatch.bucket.objects import CreateAnswer, Folder, Objects, pause_by_chance, read_twice
 from spark_kbatch.bucket.place import ensure_cluster
-from spark_kbatch.bucket.sealed import read_twice, seal, unseal
-from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState
 from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
 from spark_kbatch.errors import (
     CommitError,
@@ -90,7 +75,22 @@ from spark_kbatch.errors import (
     RefusedEntryError,
     UnsupportedLedgerError,
 )
-from spark_kbatch.store.commits import NOTHING_VISIBLE
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checksummed_json import seal, unseal
+from spark_kbatch.ledger.entries import (
+    CLOSED,
+    FORMAT,
+    NO_ENTRY,
+    Content,
+    Entry,
+    LedgerStart,
+    Tombstone,
+    decode,
+    encode,
+)
+from spark_kbatch.ledger.extents import Change
+from spark_kbatch.ledger.state import NO_CHECKPOINT, LedgerState
+from spark_kbatch.store.commits import NOTHING_VISIBLE, user_name
 
 logger = logging.getLogger(__name__)
 
@@ -729,6 +729,11 @@ class Ledger:
             self._checkpoints.numbers(self._newest_checkpoint), default=NO_CHECKPOINT
         )
         return number - self._newest_checkpoint >= overdue
+
+
+def signed(by: str) -> str:
+    """Return who writes an entry: what it is and is called, the process's user, and the machine."""
+    return f"{by} {user_name()}@{os.uname().nodename}".lstrip()
 
 
 def ensure_may_write(state: LedgerState) -> None:

@@ -24,15 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.batch_stream import MissingObjectError
-from spark_kbatch.bucket.entries import (
-    ReplacedRange,
-    StartOffsets,
-    StartOffsetsByTopic,
-    TopicDeletion,
-)
-from spark_kbatch.bucket.extents import NO_TIME, Change, DataExtent, IndexRange
 from spark_kbatch.bucket.garbage import Collected, GarbageCollector, References
 from spark_kbatch.bucket.ledger import Timing
 from spark_kbatch.bucket.merging import (
@@ -45,7 +37,6 @@ from spark_kbatch.bucket.merging import (
     together,
 )
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
-from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.urls import checked, ledger_at
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
@@ -55,6 +46,15 @@ from spark_kbatch.errors import (
     RefusedEntryError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import (
+    ReplacedRange,
+    StartOffsets,
+    StartOffsetsByTopic,
+    TopicDeletion,
+)
+from spark_kbatch.ledger.extents import NO_TIME, Change, DataExtent, IndexRange
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.options.topic import NO_LIMIT, TopicConfig

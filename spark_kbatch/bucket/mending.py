@@ -33,18 +33,18 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checkpoints import LostPartError
-from spark_kbatch.bucket.entries import NO_ENTRY, Entry, encode
-from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.ledger import Ledger, ensure_may_write, real_timing
 from spark_kbatch.bucket.merging import Merger, MergeRun, is_small
 from spark_kbatch.bucket.place import read_cluster, replace_cluster
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.reading import partitions_of, topic_id_of
 from spark_kbatch.bucket.remains import Fault, LedgerRemains, faults, why_damaged
-from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState
 from spark_kbatch.errors import CorruptLedgerError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import NO_ENTRY, Entry, encode
+from spark_kbatch.ledger.extents import Change
+from spark_kbatch.ledger.state import NO_CHECKPOINT, LedgerState
 from spark_kbatch.model import LONG_MAX, NO_PARTITION, TopicPartition
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.store.reports import RepairReport

@@ -27,17 +27,17 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.batch_stream import BatchStream, request_threads
-from spark_kbatch.bucket.entries import ReplacedRange, Replacement
-from spark_kbatch.bucket.extents import FINAL_EPOCH, NO_TIME, DataExtent
 from spark_kbatch.bucket.gathering import REQUESTS_AT_ONCE, HeldObjects
 from spark_kbatch.bucket.ledger import Ledger, Timing
 from spark_kbatch.bucket.objects import RangeReader
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.staging import EXTENT_BYTES_MAX, stretch_of, with_batch
-from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.errors import CorruptRecordError, KBatchError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import ReplacedRange, Replacement
+from spark_kbatch.ledger.extents import FINAL_EPOCH, NO_TIME, DataExtent
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.record.checksums import crc32c
 from spark_kbatch.record.header import BatchHeader
 

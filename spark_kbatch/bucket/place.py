@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.objects import Objects, create_or_get
-from spark_kbatch.bucket.sealed import ensure_version, read_twice, seal, unseal
+from spark_kbatch.bucket.objects import Objects, create_or_get, read_twice
 from spark_kbatch.errors import ClusterReplacedError, ConfigError, CorruptLedgerError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checksummed_json import ensure_version, seal, unseal
 
 _VERSION = 2
 _ATTEMPTS_MAX = 10

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple
 
-from spark_kbatch.bucket.extents import Change, DataExtent, IndexRange, Stretch, unpack_index
-from spark_kbatch.bucket.objects import Objects, range_of
-from spark_kbatch.bucket.sealed import read_twice
+from spark_kbatch.bucket.objects import Objects, range_of, read_twice
 from spark_kbatch.errors import CorruptLedgerError
+from spark_kbatch.ledger.extents import Change, DataExtent, IndexRange, Stretch, unpack_index
 
 _INDEX_BYTES_KEPT = 16 << 20
 

@@ -48,9 +48,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checkpoints import LedgerCheckpoints
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.ledger import Ledger, real_timing, signed
+from spark_kbatch.bucket.objects import Folder, Objects, create_or_get
+from spark_kbatch.bucket.place import readable_cluster, replace_cluster
+from spark_kbatch.bucket.remains import LedgerRemains
+from spark_kbatch.clock import now_ms, sleep_ms
+from spark_kbatch.errors import ConfigError, CorruptLedgerError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.audit import EntryWords
+from spark_kbatch.ledger.entries import (
     CLOSED,
     NO_ENTRY,
     NO_ENTRY_ID,
@@ -64,16 +71,8 @@ from spark_kbatch.bucket.entries import (
     Tombstone,
     TopicCreation,
     encode,
-    signed,
 )
-from spark_kbatch.bucket.happenings import EntryWords
-from spark_kbatch.bucket.ledger import Ledger, real_timing
-from spark_kbatch.bucket.objects import Folder, Objects, create_or_get
-from spark_kbatch.bucket.place import readable_cluster, replace_cluster
-from spark_kbatch.bucket.remains import LedgerRemains
-from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState, TopicExtents
-from spark_kbatch.clock import now_ms, sleep_ms
-from spark_kbatch.errors import ConfigError, CorruptLedgerError
+from spark_kbatch.ledger.state import NO_CHECKPOINT, LedgerState, TopicExtents
 from spark_kbatch.model import TopicPartition, text_of_uuid
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 

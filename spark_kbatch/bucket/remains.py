@@ -30,10 +30,22 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.batch_stream import BatchStream, MissingObjectError
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, ensure_of, unpack_root
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints
+from spark_kbatch.bucket.objects import Folder, Objects
+from spark_kbatch.bucket.place import cluster_id_at
+from spark_kbatch.bucket.placement import PlacedExtent, Placements
+from spark_kbatch.bucket.urls import checked, objects_at
+from spark_kbatch.errors import (
+    ConfigError,
+    CorruptLedgerError,
+    CorruptRecordError,
+    KBatchError,
+    UnsupportedLedgerError,
+)
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checkpoint_format import Root, ensure_of, unpack_root
+from spark_kbatch.ledger.entries import (
     CLOSED,
     NO_ENTRY,
     NO_ENTRY_ID,
@@ -46,19 +58,8 @@ from spark_kbatch.bucket.entries import (
     decode,
     tombstone_of,
 )
-from spark_kbatch.bucket.extents import Change, Stretch
-from spark_kbatch.bucket.objects import Folder, Objects
-from spark_kbatch.bucket.place import cluster_id_at
-from spark_kbatch.bucket.placement import PlacedExtent, Placements
-from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState
-from spark_kbatch.bucket.urls import checked, objects_at
-from spark_kbatch.errors import (
-    ConfigError,
-    CorruptLedgerError,
-    CorruptRecordError,
-    KBatchError,
-    UnsupportedLedgerError,
-)
+from spark_kbatch.ledger.extents import Change, Stretch
+from spark_kbatch.ledger.state import DEFAULT_LIMITS, LedgerState
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
 _WINDOW = 16  # entries asked for at once

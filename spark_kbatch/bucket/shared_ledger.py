@@ -34,7 +34,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from spark_kbatch.bucket.checkpoints import CheckpointObjects
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.ledger import COMMIT_TIMEOUT_MS, KnownLedger, Ledger, Propose, real_timing
+from spark_kbatch.bucket.objects import Objects
+from spark_kbatch.bucket.staging import WriterJob
+from spark_kbatch.clock import monotonic_ms, now_ms
+from spark_kbatch.errors import ClosedError, KBatchError, ObjectAccessDeniedError, ObjectStoreError
+from spark_kbatch.ledger.entries import (
     NO_ENTRY,
     Entry,
     LedgerCommit,
@@ -42,13 +47,8 @@ from spark_kbatch.bucket.entries import (
     StartOffsetsByTopic,
     Tombstone,
 )
-from spark_kbatch.bucket.extents import Change
-from spark_kbatch.bucket.ledger import COMMIT_TIMEOUT_MS, KnownLedger, Ledger, Propose, real_timing
-from spark_kbatch.bucket.objects import Objects
-from spark_kbatch.bucket.staging import WriterJob
-from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState, PartitionHead, TopicExtents
-from spark_kbatch.clock import monotonic_ms, now_ms
-from spark_kbatch.errors import ClosedError, KBatchError, ObjectAccessDeniedError, ObjectStoreError
+from spark_kbatch.ledger.extents import Change
+from spark_kbatch.ledger.state import DEFAULT_LIMITS, LedgerState, PartitionHead, TopicExtents
 from spark_kbatch.machine_files import MachineFiles, digest_of
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.object_store import StoreOptions

@@ -18,10 +18,10 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.extents import NO_TIME, DataExtent, Stretch, Stretches, pack_index
 from spark_kbatch.bucket.objects import Objects, Upload
 from spark_kbatch.errors import KBatchError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.extents import NO_TIME, DataExtent, Stretch, Stretches, pack_index
 from spark_kbatch.options.topic import ensure_record_fits
 from spark_kbatch.record.header import NO_LEADER_EPOCH, BatchHeader, assign, unpack
 from spark_kbatch.store.transport import ProduceBatch

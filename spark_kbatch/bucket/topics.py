@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.reading import topic_id_of
+from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError
+from spark_kbatch.ledger.entries import (
     Content,
     StartOffsets,
     TopicAlteration,
@@ -13,10 +16,7 @@ from spark_kbatch.bucket.entries import (
     TopicDeletion,
     TopicGrowth,
 )
-from spark_kbatch.bucket.reading import topic_id_of
-from spark_kbatch.bucket.shared_ledger import SharedLedger
-from spark_kbatch.bucket.state import LedgerState, TopicHead
-from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError
+from spark_kbatch.ledger.state import LedgerState, TopicHead
 from spark_kbatch.model import TopicPartition, random_id
 from spark_kbatch.options.topic import (
     Topic,

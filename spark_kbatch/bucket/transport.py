@@ -28,12 +28,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeAlias
 
-from spark_kbatch.bucket.entries import Content, LedgerCommit, ProducedBatch
-from spark_kbatch.bucket.extents import Stretch
 from spark_kbatch.bucket.merging import RUN_EXTENTS
 from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.staging import DataObjects, StagedExtents, WriterJob, stretch_of
-from spark_kbatch.bucket.state import LedgerState, ProducerHead, RememberedBatch
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
     ClosedError,
@@ -43,6 +40,9 @@ from spark_kbatch.errors import (
     OutcomeUnknownError,
     RefusedEntryError,
 )
+from spark_kbatch.ledger.entries import Content, LedgerCommit, ProducedBatch
+from spark_kbatch.ledger.extents import Stretch
+from spark_kbatch.ledger.state import LedgerState, ProducerHead, RememberedBatch
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import ensure_record_fits
 from spark_kbatch.producer.sender import OneNode

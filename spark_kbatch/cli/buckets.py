@@ -46,11 +46,12 @@ from spark_kbatch.terminal import counted, iso_time, visible
 from spark_kbatch.web.metrics import Exposition
 
 if TYPE_CHECKING:
-    from spark_kbatch.bucket.happenings import Happening, Happenings
+    from spark_kbatch.bucket.history import Happenings
     from spark_kbatch.bucket.maintenance import BucketDescription, Maintained, Merged, Stored
     from spark_kbatch.bucket.probe import TriedStore
     from spark_kbatch.bucket.recovery import Chain, LostRange
     from spark_kbatch.bucket.store import BucketStore
+    from spark_kbatch.ledger.audit import Happening
 
 
 _NUMBER = re.compile(r"[0-9]{1,20}")
@@ -175,7 +176,7 @@ def ledger(
     PATH is its URL. With the number or the id of an ENTRY, as an error about an unknown outcome names them, say whether it is there;
     the exit code is 1 if it is not.
     """
-    from spark_kbatch.bucket.happenings import Happenings  # noqa: PLC0415  only for a bucket
+    from spark_kbatch.bucket.history import Happenings  # noqa: PLC0415  only for a bucket
 
     refuse_beside("ENTRY", entry, "--max-entries")
     happenings = Happenings(path, parse_store_options(client, path, alone=True))
@@ -375,7 +376,7 @@ def upgrade(path: str, client: Mapping[str, str]) -> None:
     PATH is its URL. Processes of versions that do not know the new format still read what they know, and write no more: upgrade
     these first. There is no way back.
     """
-    from spark_kbatch.bucket.entries import FORMAT, NewFormat  # noqa: PLC0415  only for a bucket
+    from spark_kbatch.ledger.entries import FORMAT, NewFormat  # noqa: PLC0415  only for a bucket
 
     with contextlib.closing(_opened(path, client)) as store:
         entry = store.ledger.commit(

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from spark_kbatch.bucket.commits import summary_of
-from spark_kbatch.bucket.entries import LedgerCommit, MirrorStep
 from spark_kbatch.bucket.staging import DataObjects, WriterJob, in_entry, stretches_of
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import MirrorFencedError
+from spark_kbatch.ledger.commits import summary_of
+from spark_kbatch.ledger.entries import LedgerCommit, MirrorStep
 from spark_kbatch.mirroring import progress as mirror_progress
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
@@ -25,8 +25,8 @@ from spark_kbatch.model import TopicPartition
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.staging import StagedExtents
-    from spark_kbatch.bucket.state import LedgerState
     from spark_kbatch.bucket.store import BucketStore
+    from spark_kbatch.ledger.state import LedgerState
 
 logger = logging.getLogger(__name__)
 

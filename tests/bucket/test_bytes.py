@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.place import create_cluster
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import (
     CommittedGroupOffset,
     Content,
     Entry,
@@ -23,8 +24,7 @@ from spark_kbatch.bucket.entries import (
     TopicCreation,
     encode,
 )
-from spark_kbatch.bucket.extents import DataExtent, Stretch, pack_index
-from spark_kbatch.bucket.place import create_cluster
+from spark_kbatch.ledger.extents import DataExtent, Stretch, pack_index
 from tests.support import bucket_ledgers
 from tests.support.bucket_contents import (
     CLUSTER_ID,

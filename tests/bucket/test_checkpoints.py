@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, LostPartError, Root
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, LostPartError
+from spark_kbatch.bucket.ledger import Ledger
+from spark_kbatch.bucket.objects import CreateAnswer
+from spark_kbatch.errors import CorruptLedgerError, UnsupportedLedgerError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checkpoint_format import Root
+from spark_kbatch.ledger.checksummed_json import seal, unseal
+from spark_kbatch.ledger.entries import (
     StartOffsets,
     TopicCreation,
     TopicDeletion,
@@ -14,10 +19,6 @@ from spark_kbatch.bucket.entries import (
     encode,
     tombstone_of,
 )
-from spark_kbatch.bucket.ledger import Ledger
-from spark_kbatch.bucket.objects import CreateAnswer
-from spark_kbatch.bucket.sealed import seal, unseal
-from spark_kbatch.errors import CorruptLedgerError, UnsupportedLedgerError
 from tests.support.bucket_contents import TOPIC_ID
 from tests.support.bucket_ledgers import (
     ScriptedObjects,

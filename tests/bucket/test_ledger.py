@@ -7,19 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import (
-    Entry,
-    NewFormat,
-    TopicCreation,
-    decode,
-    encode,
-    tombstone_of,
-)
 from spark_kbatch.bucket.ledger import QUIET_MS, Ledger
 from spark_kbatch.bucket.place import create_cluster, read_cluster
-from spark_kbatch.bucket.sealed import seal
-from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.errors import (
     ClusterReplacedError,
     CommitError,
@@ -30,6 +19,17 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedLedgerError,
 )
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checksummed_json import seal
+from spark_kbatch.ledger.entries import (
+    Entry,
+    NewFormat,
+    TopicCreation,
+    decode,
+    encode,
+    tombstone_of,
+)
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.store.commits import NOTHING_VISIBLE
 from tests.support.bucket_contents import CLUSTER_ID, TOPIC_ID
 from tests.support.bucket_ledgers import (

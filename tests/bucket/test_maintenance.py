@@ -15,9 +15,7 @@ import pytest
 
 from spark_kbatch import Cluster, TopicPartition
 from spark_kbatch.bucket import maintenance as maintaining
-from spark_kbatch.bucket import merging, names, reading, shared_ledger
-from spark_kbatch.bucket.entries import Entry, NewFormat, ReplacedRange, Replacement, encode
-from spark_kbatch.bucket.extents import FINAL_EPOCH, DataExtent, Stretch
+from spark_kbatch.bucket import merging, reading, shared_ledger
 from spark_kbatch.bucket.garbage import GarbageCollector
 from spark_kbatch.bucket.maintenance import Maintenance, describe
 from spark_kbatch.bucket.merging import RUN_BYTES, SMALL_BYTES, MergeRun
@@ -29,6 +27,9 @@ from spark_kbatch.errors import (
     RefusedEntryError,
     UnsupportedLedgerError,
 )
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import Entry, NewFormat, ReplacedRange, Replacement, encode
+from spark_kbatch.ledger.extents import FINAL_EPOCH, DataExtent, Stretch
 from tests.support import draws
 from tests.support.bucket_jobs import commit_batch
 from tests.support.bucket_objects import AgingObjects, Died, a_bucket, opened_again, values

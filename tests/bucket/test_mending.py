@@ -7,11 +7,11 @@ import json
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import Tombstone, decode
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError, UnknownTopicOrPartitionError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import Tombstone, decode
 from tests.bucket.test_recovery import done, kbatch, lose, numbered, send, url_of
 from tests.support.bucket_objects import a_bucket, kind_of, opened_again, values
 

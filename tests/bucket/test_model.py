@@ -13,9 +13,16 @@ from typing import TypeAlias
 
 import pytest
 
-from spark_kbatch.bucket import checkpoints, names
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, unpack_heads
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket import checkpoints
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints
+from spark_kbatch.bucket.garbage import GarbageCollector, References
+from spark_kbatch.bucket.ledger import Ledger
+from spark_kbatch.bucket.objects import CreateAnswer
+from spark_kbatch.errors import CommitError, OutcomeUnknownError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checkpoint_format import Root, unpack_heads
+from spark_kbatch.ledger.checksummed_json import sum_of, unseal
+from spark_kbatch.ledger.entries import (
     NO_ENTRY_ID,
     CommittedGroupOffset,
     Entry,
@@ -23,13 +30,8 @@ from spark_kbatch.bucket.entries import (
     decode,
     encode,
 )
-from spark_kbatch.bucket.extents import Stretch
-from spark_kbatch.bucket.garbage import GarbageCollector, References
-from spark_kbatch.bucket.ledger import Ledger
-from spark_kbatch.bucket.objects import CreateAnswer
-from spark_kbatch.bucket.sealed import sum_of, unseal
-from spark_kbatch.bucket.state import LedgerState, PartRef, TopicExtents
-from spark_kbatch.errors import CommitError, OutcomeUnknownError
+from spark_kbatch.ledger.extents import Stretch
+from spark_kbatch.ledger.state import LedgerState, PartRef, TopicExtents
 from spark_kbatch.store.commits import NOTHING_VISIBLE
 from tests.support.bucket_schedules import Process, Writer, run_model, run_models
 from tests.support.simulated_bucket import ProcessObjects

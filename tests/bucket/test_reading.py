@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_kbatch import Cluster, TopicPartition
-from spark_kbatch.bucket import names, staging
-from spark_kbatch.bucket.entries import ReplacedRange, Replacement
-from spark_kbatch.bucket.extents import FINAL_EPOCH, DataExtent, Stretch
+from spark_kbatch.bucket import staging
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.errors import (
     CorruptRecordError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import ReplacedRange, Replacement
+from spark_kbatch.ledger.extents import FINAL_EPOCH, DataExtent, Stretch
 from spark_kbatch.model import OffsetRange, ReadRange
 from spark_kbatch.store.source import Fetcher
 from tests.support.bucket_jobs import commit_batch

@@ -8,12 +8,12 @@ import tracemalloc
 import pytest
 
 import spark_kbatch
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import LedgerCommit, TopicCreation
-from spark_kbatch.bucket.extents import DataExtent, Stretch, Stretches, pack_index
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.bucket.store import BucketStore, StreamPoll
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import LedgerCommit, TopicCreation
+from spark_kbatch.ledger.extents import DataExtent, Stretch, Stretches, pack_index
 from spark_kbatch.opening.stores import open_stream, open_topics
 from spark_kbatch.options.read import parse_read_options, parse_stream_read_options
 from tests.support.bucket_jobs import begun, rows, staged

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from spark_kbatch.bucket import names, staging
-from spark_kbatch.bucket.extents import NO_TIME, DataExtent
+from spark_kbatch.bucket import staging
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.bucket.staging import DataObjects, WriterJob
 from spark_kbatch.errors import ObjectStoreError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.extents import NO_TIME, DataExtent
 from spark_kbatch.record.header import NO_LEADER_EPOCH, ensure_valid, walk
 from tests.support.reference import Record, encode_batch
 

@@ -12,15 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 from spark_kbatch import Cluster
-from spark_kbatch.bucket import names, staging
-from spark_kbatch.bucket.entries import CommittedGroupOffset, LedgerCommit
+from spark_kbatch.bucket import staging
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.bucket.place import read_cluster
 from spark_kbatch.bucket.recovery import Recovery
-from spark_kbatch.bucket.sealed import seal, sum_of
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import KBatchError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checksummed_json import seal, sum_of
+from spark_kbatch.ledger.entries import CommittedGroupOffset, LedgerCommit
 from tests.fuzz.test_clusters import EVIL
 from tests.support.bucket_jobs import begun, rows, staged
 from tests.support.bucket_objects import a_bucket, a_url

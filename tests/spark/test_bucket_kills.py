@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.bucket.entries import LedgerCommit
-from spark_kbatch.bucket.happenings import Happenings
+from spark_kbatch.bucket.history import Happenings
+from spark_kbatch.ledger.entries import LedgerCommit
 from tests.support import draws
 from tests.support.kill_rounds import (
     Drivers,

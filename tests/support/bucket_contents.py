@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import (
     CommittedGroupOffset,
     Content,
     Fence,
@@ -24,7 +24,7 @@ from spark_kbatch.bucket.entries import (
     TopicDeletion,
     TopicGrowth,
 )
-from spark_kbatch.bucket.extents import DataExtent, IndexRange, Stretch
+from spark_kbatch.ledger.extents import DataExtent, IndexRange, Stretch
 from spark_kbatch.store.repetitions import Evidence
 
 CLUSTER_ID = "c1" * 16

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import Content, Entry, LedgerCommit, TopicCreation
 from spark_kbatch.bucket.ledger import Ledger, Timing
 from spark_kbatch.bucket.objects import CreateAnswer, Folder, MemoryObjects, ObjectInfo
 from spark_kbatch.bucket.place import create_cluster
-from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.errors import ObjectAccessDeniedError, ObjectStoreError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import Content, Entry, LedgerCommit, TopicCreation
+from spark_kbatch.ledger.state import LedgerState
 from tests.support.bucket_contents import CLUSTER_ID, TOPIC_ID, stretch_of
 
 LIMITS = {"staging.timeout.ms": 1000}

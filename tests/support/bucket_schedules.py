@@ -38,9 +38,24 @@ from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import pack_heads
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.garbage import GarbageCollector
+from spark_kbatch.bucket.groups import BucketGroups
+from spark_kbatch.bucket.ledger import KnownLedger, Ledger
+from spark_kbatch.bucket.place import create_cluster
+from spark_kbatch.errors import (
+    CommitError,
+    CorruptLedgerError,
+    GroupIdNotFoundError,
+    KBatchError,
+    MirrorFencedError,
+    ObjectStoreError,
+    OutcomeUnknownError,
+    RefusedEntryError,
+)
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checkpoint_format import pack_heads
+from spark_kbatch.ledger.checksummed_json import seal
+from spark_kbatch.ledger.entries import (
     Content,
     Entry,
     Fence,
@@ -55,7 +70,7 @@ from spark_kbatch.bucket.entries import (
     TopicDeletion,
     decode,
 )
-from spark_kbatch.bucket.extents import (
+from spark_kbatch.ledger.extents import (
     Change,
     DataExtent,
     IndexRange,
@@ -63,22 +78,7 @@ from spark_kbatch.bucket.extents import (
     pack_index,
     unpack_index,
 )
-from spark_kbatch.bucket.garbage import GarbageCollector
-from spark_kbatch.bucket.groups import BucketGroups
-from spark_kbatch.bucket.ledger import KnownLedger, Ledger
-from spark_kbatch.bucket.place import create_cluster
-from spark_kbatch.bucket.sealed import seal
-from spark_kbatch.bucket.state import LedgerState
-from spark_kbatch.errors import (
-    CommitError,
-    CorruptLedgerError,
-    GroupIdNotFoundError,
-    KBatchError,
-    MirrorFencedError,
-    ObjectStoreError,
-    OutcomeUnknownError,
-    RefusedEntryError,
-)
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.header import increment_sequence
 from tests.support import draws

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spark_kbatch.bucket import batch_stream
-from spark_kbatch.bucket.entries import LedgerCommit, encode
 from spark_kbatch.bucket.garbage import GarbageCollector
 from spark_kbatch.bucket.job import BucketJob
 from spark_kbatch.bucket.ledger import Ledger
-from spark_kbatch.bucket.names import NUMBER_MAX, entry_name
 from spark_kbatch.bucket.objects import CreateAnswer, ObjectInfo
 from spark_kbatch.bucket.placement import PlacedExtent
-from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.transport import BucketTransport
 from spark_kbatch.errors import CommitError
+from spark_kbatch.ledger.entries import LedgerCommit, encode
+from spark_kbatch.ledger.names import NUMBER_MAX, entry_name
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.record.header import BatchHeader
 from spark_kbatch.store.commits import NOTHING_VISIBLE
 from spark_kbatch.store.job import StagedRows

@@ -12,21 +12,21 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.batch_stream import BatchStream
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.ledger import Ledger, Timing
+from spark_kbatch.bucket.maintenance import Maintenance, Merged
+from spark_kbatch.bucket.place import create_cluster
+from spark_kbatch.bucket.placement import Placements
+from spark_kbatch.bucket.staging import DataObjects, WriterJob, stretch_of
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import (
     STAGING_TIMEOUT_MS,
     Content,
     LedgerCommit,
     MicroBatch,
     TopicCreation,
 )
-from spark_kbatch.bucket.ledger import Ledger, Timing
-from spark_kbatch.bucket.maintenance import Maintenance, Merged
-from spark_kbatch.bucket.place import create_cluster
-from spark_kbatch.bucket.placement import Placements
-from spark_kbatch.bucket.staging import DataObjects, WriterJob, stretch_of
-from spark_kbatch.bucket.state import LedgerState
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.model import LONG_MAX
 from tests.support.bucket_objects import AgingObjects, Died, a_url
 from tests.support.reference import Record, encode_batch

@@ -16,22 +16,22 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from spark_kbatch import Cluster
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.batch_stream import BatchStream, MissingObjectError
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.maintenance import Maintenance
+from spark_kbatch.bucket.placement import Placements
+from spark_kbatch.bucket.staging import stretch_of
+from spark_kbatch.bucket.store import BucketStore
+from spark_kbatch.cli.main import cli
+from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError, KBatchError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import (
     CommittedGroupOffset,
     LedgerCommit,
     ProducedBatch,
     TopicCreation,
 )
-from spark_kbatch.bucket.extents import IndexRange, pack_index
-from spark_kbatch.bucket.maintenance import Maintenance
-from spark_kbatch.bucket.placement import Placements
-from spark_kbatch.bucket.staging import stretch_of
-from spark_kbatch.bucket.state import LedgerState
-from spark_kbatch.bucket.store import BucketStore
-from spark_kbatch.cli.main import cli
-from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError, KBatchError
+from spark_kbatch.ledger.extents import IndexRange, pack_index
+from spark_kbatch.ledger.state import LedgerState
 from tests.support.bucket_objects import AgingObjects, a_url
 from tests.support.long_use import CLUSTER_ID, DAY_MS, HOUR_MS, LongUse
 

@@ -1,11 +1,11 @@
-"""The story of a cluster in a bucket: the entries of its ledger, newest first, in words."""
+"""The entries of a ledger, newest first, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.ledger.entries import (
     Content,
     Entry,
     Fence,
@@ -22,13 +22,6 @@ from spark_kbatch.bucket.entries import (
     TopicGrowth,
     add_names,
 )
-from spark_kbatch.bucket.urls import checked, ledger_at
-from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
-
-if TYPE_CHECKING:
-    from spark_kbatch.bucket.shared_ledger import SharedLedger
-
-_WINDOW = 16  # entries, of which each window is shown from its end
 
 
 class Happening(NamedTuple):
@@ -39,43 +32,7 @@ class Happening(NamedTuple):
     records: Mapping[str, int]  # that it added, by topic
 
 
-class Happenings:
-    """The entries of the cluster at one URL, as they are when it is opened."""
-
-    def __init__(self, url: str, options: StoreOptions = NO_STORE_OPTIONS) -> None:
-        """Read the ledger; raises as `BucketStore`."""
-        self.address = checked(url)
-        self._ledger = ledger_at(self.address, options)
-        self.last = self._ledger.state.number  # of the newest entry; -1 if there is none
-        self._names = {topic.topic_id: topic.name for topic in self._ledger.state.topics.values()}
-
-    def newest_first(self) -> Iterator[Happening]:
-        """Yield all entries; raises CorruptLedgerError for one that is missing or damaged."""
-        for entries in self._ledger.windows(self.last, _WINDOW):
-            yield from _told(entries, self._names)
-
-    def at(self, number: int) -> Happening | None:
-        """Return the entry with a number; None if the ledger ends before it."""
-        if number > self.last:
-            return None
-        return _told([*self._ledger.entries(number, number)], self._names)[0]
-
-    def of_id(self, entry_id: str) -> Happening | None:
-        """Return the entry with an id, for which all are looked at; None if none has it."""
-        return next((one for one in self.newest_first() if one.entry.entry_id == entry_id), None)
-
-
-def newest_of(ledger: SharedLedger, count: int) -> list[Happening]:
-    """Return the newest entries of an open cluster, newest first, by a request for each.
-
-    Raises as `Happenings.newest_first`.
-    """
-    with ledger.state() as state:
-        topics = {topic.topic_id: topic.name for topic in state.topics.values()}
-    return _told(next(ledger.windows(state.number, count), []), topics)
-
-
-def _told(entries: Sequence[Entry], topics: dict[str, str]) -> list[Happening]:
+def told_of(entries: Sequence[Entry], topics: dict[str, str]) -> list[Happening]:
     """Return entries in words, newest first; `topics` gets the names of those that they create."""
     add_names(topics, entries)  # so that most topics that are gone have names
     words = EntryWords(topics)

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.errors import (
+    CorruptLedgerError,
+    InvalidTopicError,
+    RefusedEntryError,
+    UnsupportedLedgerError,
+)
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checksummed_json import seal, sum_of
+from spark_kbatch.ledger.entries import (
     ENTRY_BYTES_MAX,
     KINDS,
     NO_ENTRY_ID,
@@ -25,7 +32,7 @@ from spark_kbatch.bucket.entries import (
     encode,
     tombstone_of,
 )
-from spark_kbatch.bucket.extents import (
+from spark_kbatch.ledger.extents import (
     Change,
     DataExtent,
     IndexRange,
@@ -33,13 +40,6 @@ from spark_kbatch.bucket.extents import (
     overlaid,
     pack_index,
     unpack_index,
-)
-from spark_kbatch.bucket.sealed import seal, sum_of
-from spark_kbatch.errors import (
-    CorruptLedgerError,
-    InvalidTopicError,
-    RefusedEntryError,
-    UnsupportedLedgerError,
 )
 from spark_kbatch.options.topic import ensure_valid_topic
 from tests.support.bucket_contents import CLUSTER_ID, EVERY_KIND, TOPIC_ID, data_at, stretch_of

@@ -26,9 +26,9 @@ import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.sealed import seal, sum_of, unseal
 from spark_kbatch.errors import KBatchError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checksummed_json import seal, sum_of, unseal
 from spark_kbatch.model import INT_MAX, LONG_MAX
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.stored_json import StoredObject

@@ -44,19 +44,17 @@ it, as at a key or a version that it does not know.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.extents import NameTable, Stretch, Stretches, StretchReader, packed
-from spark_kbatch.bucket.sealed import checked_rows, ensure_version, seal, unseal
 from spark_kbatch.errors import CorruptLedgerError, RefusedEntryError, UnsupportedLedgerError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checksummed_json import checked_rows, ensure_version, seal, unseal
+from spark_kbatch.ledger.extents import NameTable, Stretch, Stretches, StretchReader, packed
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.topic import PARTITIONS_MAX
-from spark_kbatch.store.commits import user_name
 from spark_kbatch.store.repetitions import Evidence
 from spark_kbatch.stored_json import StoredObject
 
@@ -550,11 +548,6 @@ def _content(found: StoredObject) -> Content:
     if kind not in KINDS:
         raise UnsupportedLedgerError(f"{found.where}", f"it is of the kind {kind!r}")
     return KINDS[kind].of(found.object("content"))
-
-
-def signed(by: str) -> str:
-    """Return who writes an entry: what it is and is called, the process's user, and the machine."""
-    return f"{by} {user_name()}@{os.uname().nodename}".lstrip()
 
 
 def tombstone_of(entry: Entry) -> Entry:

@@ -1,4 +1,4 @@
-"""The commits of Spark jobs and mirrors to a cluster in a bucket, as its ledger has them.
+"""The commits of Spark jobs and mirrors, as a ledger has them.
 
 A commit has the number of its entry. Entries say where their records begin, but not where the other partitions
 of the topics end. So they are read from the newest on, beside the state after it: where a commit begins in a
@@ -7,92 +7,29 @@ partition is where the one before ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.ledger.entries import (
     Entry,
     LedgerCommit,
-    Tombstone,
     TopicDeletion,
     TopicGrowth,
-    add_names,
 )
-from spark_kbatch.bucket.extents import IndexRange
-from spark_kbatch.bucket.shared_ledger import SharedLedger
-from spark_kbatch.bucket.staging import StagedExtents
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.ledger.extents import DataExtent, IndexRange
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE, TopicPartition
-from spark_kbatch.store.commits import ALL_COMMITS, UNKNOWN_AUTHOR, Author, Commit
+from spark_kbatch.store.commits import UNKNOWN_AUTHOR, Author, Commit
 
 JOB = "job"  # as which entries name one
 
-_WINDOW = 64  # entries that are read at a time
 _NO_SIZE = -1  # of what an index lists, which may be gone
 
 
-class BucketCommits:
-    """The commits to one cluster; a `store.CommitHistory`."""
-
-    def __init__(self, ledger: SharedLedger) -> None:
-        """Read from a ledger, which is followed."""
-        self._ledger = ledger
-
-    def read(self, topic: str | None = None, numbers: range = ALL_COMMITS) -> Iterator[Commit]:
-        """Yield the commits, or only those that touched a topic, newest first; ends at what was collected.
-
-        A topic that was deleted may have its id for a name, where it was created long before, and of its
-        partitions those count that were written to since.
-
-        Args:
-            topic: which they touched.
-            numbers: of the entries to look at. Later ones are not read. Where there are some, a commit's
-                `ends` have of its topics the partitions that it or a commit after it, among these, wrote to.
-        """
-        with self._ledger.state() as state:
-            last, names = state.number, {one.topic_id: one.name for one in state.topics.values()}
-            ends = {one.topic_id: one.ends for one in state.topics.values()}
-        if numbers.stop <= last:
-            last, ends = numbers.stop - 1, {}
-        walk = _Walk(names, ends)
-        for entries in self._ledger.windows(last, _WINDOW, numbers.start):
-            add_names(names, entries)  # so that most topics that are gone have names
-            for entry in reversed(entries):
-                if isinstance(entry.content, Tombstone):
-                    return
-                commit = walk.back(entry)
-                if commit is not None and (topic is None or topic in commit.topics):
-                    yield commit
-
-    def numbers(self) -> range:
-        """Return the numbers from that of the oldest entry that was not collected to that of the next one."""
-        with self._ledger.state() as state:
-            last = state.number
-        return range(self._ledger.first_entry(last), last + 1)
-
-    def find(self, number: int) -> Commit:
-        """Return the commit with this number; all that came later are read.
-
-        Raises:
-            ConfigError: there is none, or its entry was collected.
-        """
-        for commit in self.read():
-            if commit.number == number:
-                return commit
-            if commit.number < number:
-                break
-        first = self.numbers().start
-        if number < first:
-            raise ConfigError(
-                f"commit {number} is no longer kept: the ledger has entries from {first} on, since maintenance "
-                "keeps those of about a week"
-            )
-        raise ConfigError(f"there is no commit {number}: no entry of that number is one")
-
-
-class _Walk:
+class CommitWalk:
     """The ends of all partitions, on the way from the newest entry to the oldest."""
 
     def __init__(self, names: Mapping[str, str], ends: dict[str, dict[int, int]]) -> None:
+        """Begin after the newest entry, with names of topics by id, and what is known of their ends."""
         self._names, self._ends = names, ends  # by topic id, then partition
 
     def back(self, entry: Entry) -> Commit | None:
@@ -167,7 +104,9 @@ def _commit_of(
     )
 
 
-def summary_of(entry: Entry, names: Mapping[str, str], staged: Iterable[StagedExtents]) -> str:
+def summary_of(
+    entry: Entry, names: Mapping[str, str], staged: Iterable[Mapping[Any, Sequence[DataExtent]]]
+) -> str:
     """Return one line about a commit that was just written: its job, number of records, bytes and offsets.
 
     Args:

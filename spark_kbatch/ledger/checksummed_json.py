@@ -3,24 +3,20 @@
     {"key":"value",...}     sorted keys, no spaces, ASCII: the same values give the same bytes
     c1d04330                CRC-32C of the first line with its end, eight hex digits
 
-Each line ends with a line feed. A reader checks the sum before it looks at a value. What has not
-its sum may be sound in the store, and damaged on its way, as by a proxy. So it is asked for once
-more before an error says that the ledger is corrupt, which stops all writers.
+Each line ends with a line feed. A reader checks the sum before it looks at a value.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from spark_kbatch.errors import CorruptLedgerError, UnsupportedLedgerError
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.record.checksums import crc32c
 from spark_kbatch.stored_json import StoredObject, parse
-
-_Read = TypeVar("_Read")
 
 _SUM_SIZE = len("c1d04330\n")
 
@@ -43,28 +39,6 @@ def unseal(data: bytes, name: str) -> StoredObject:
             name, f"its {len(data)} bytes do not have the sum that they end with"
         )
     return parse(line, name, damaged=functools.partial(CorruptLedgerError, name))
-
-
-def read_twice(
-    data: bytes, read: Callable[[bytes], _Read], ask_again: Callable[[], bytes | None]
-) -> tuple[bytes, _Read]:
-    """Return the content of an object and what `read` makes of it, or else of a second answer.
-
-    Args:
-        data: the first answer.
-        read: raises CorruptLedgerError for what is damaged.
-        ask_again: returns a second answer; None if the object is gone.
-
-    Raises:
-        CorruptLedgerError: both answers are damaged, or the object is gone.
-    """
-    try:
-        return data, read(data)
-    except CorruptLedgerError:
-        again = ask_again()
-        if again is None or again == data:
-            raise
-        return again, read(again)
 
 
 def ensure_version(found: StoredObject, known: int) -> None:

@@ -31,7 +31,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias
 
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.errors import (
+    InvalidProducerEpochError,
+    MirrorFencedError,
+    OutOfOrderSequenceError,
+    RefusedEntryError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.ledger.entries import (
     FORMAT,
     NO_ENTRY,
     NO_ENTRY_ID,
@@ -54,15 +62,7 @@ from spark_kbatch.bucket.entries import (
     TopicDeletion,
     TopicGrowth,
 )
-from spark_kbatch.bucket.extents import Change, Stretch, began
-from spark_kbatch.errors import (
-    InvalidProducerEpochError,
-    MirrorFencedError,
-    OutOfOrderSequenceError,
-    RefusedEntryError,
-    TopicAlreadyExistsError,
-    UnknownTopicOrPartitionError,
-)
+from spark_kbatch.ledger.extents import Change, Stretch, began
 from spark_kbatch.model import BATCHES_REMEMBERED, NO_TRANSACTION_SEQUENCE, TopicPartition
 from spark_kbatch.options.topic import PARTITIONS_MAX, TopicConfig, parse_topic_options
 from spark_kbatch.record.header import increment_sequence

@@ -6,9 +6,19 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import pack_heads, unpack_heads
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.errors import (
+    InvalidProducerEpochError,
+    KBatchError,
+    MirrorFencedError,
+    OutOfOrderSequenceError,
+    RefusedEntryError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checkpoint_format import pack_heads, unpack_heads
+from spark_kbatch.ledger.checksummed_json import unseal
+from spark_kbatch.ledger.entries import (
     CommittedGroupOffset,
     Content,
     Entry,
@@ -30,17 +40,7 @@ from spark_kbatch.bucket.entries import (
     TopicDeletion,
     TopicGrowth,
 )
-from spark_kbatch.bucket.sealed import unseal
-from spark_kbatch.bucket.state import LedgerState, RememberedBatch
-from spark_kbatch.errors import (
-    InvalidProducerEpochError,
-    KBatchError,
-    MirrorFencedError,
-    OutOfOrderSequenceError,
-    RefusedEntryError,
-    TopicAlreadyExistsError,
-    UnknownTopicOrPartitionError,
-)
+from spark_kbatch.ledger.state import LedgerState, RememberedBatch
 from tests.support.bucket_contents import CLUSTER_ID, TOPIC_ID, data_at, stretch_of
 
 LIMITS = {

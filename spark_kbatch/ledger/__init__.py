@@ -1,0 +1,15 @@
+"""A ledger: a dense sequence of entries, each of which says what happened in a cluster, once; and their fold.
+
+The state at n is the fold of entries 0 to n. All here is pure: no files, objects, threads or clocks. Where entries
+lie, and who decides which is the next one, is said by the place that has the ledger; now that is a bucket.
+
+    bottom up
+    names             the names of a ledger's objects, and what their numbers say
+    checksummed_json  objects of one line of JSON and its checksum
+    extents           where the batches of a partition are
+    entries           the kinds of entries, and their format
+    state             the fold
+    checkpoint_format states that are stored, so that not all entries are read
+    commits           the commits of jobs and mirrors, as entries tell of them
+    audit             entries in words
+"""
