@@ -18,13 +18,15 @@ from typing import TypeAlias
 from spark_kbatch import clock
 from spark_kbatch.bucket.objects import Objects, create_or_get
 from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
-from spark_kbatch.ledger.checksummed_json import checked_rows, seal, unseal
+from spark_kbatch.ledger.checksummed_json import seal, unseal
+from spark_kbatch.ledger.codec import ObjectReader, form_of
 from spark_kbatch.ledger.names import DAY_MS, agreement_name
 from spark_kbatch.model import TopicPartition
 
 _DAYS_KEPT = 9  # for a task that starts late; collectors keep them as long
 _ATTEMPTS_MAX = 6
 _PAUSE_MS = 50
+_ROWS = form_of(tuple[tuple[str, int, int, int], ...])  # topic, partition, start, end
 
 AgreedOffsets: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
 
@@ -86,5 +88,5 @@ def _parsed(data: bytes | None, name: str) -> AgreedOffsets:
         return {}
     found = unseal(data, name)
     found.integer("v", 1, 1)
-    rows = checked_rows(found, "offsets", found.values.get("offsets"), str, int, int, int)
+    rows = ObjectReader(found).at("offsets", _ROWS, found.values.get("offsets"))
     return {TopicPartition(topic, number): (start, end) for topic, number, start, end in rows}

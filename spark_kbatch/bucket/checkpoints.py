@@ -61,7 +61,6 @@ from spark_kbatch.ledger.checkpoint_format import (
 )
 from spark_kbatch.ledger.checksummed_json import (
     sum_of,
-    unseal,
 )
 from spark_kbatch.ledger.entries import decode
 from spark_kbatch.ledger.extents import (
@@ -255,10 +254,12 @@ class LedgerCheckpoints:
         return state
 
     def _state_of(self, root: Root, heads: bytes) -> LedgerState:
-        found = unseal(heads, root.heads.name)
-        state = unpack_heads(found)
+        state = unpack_heads(heads, root.heads.name)
         if state.horizon > root.number:
-            raise found.damaged("horizon", state.horizon, f"an entry up to {root.number}")
+            raise CorruptLedgerError(
+                root.heads.name,
+                f"its horizon is {state.horizon}; expected an entry up to {root.number}",
+            )
         state.number, state.entry_id, state.time_ms = root.number, root.entry_id, root.time_ms
         state.checkpoint = root.number
         state.extents = {
@@ -316,7 +317,9 @@ class LedgerCheckpoints:
             return False
         random_id = names.random_id(self._rng)
         extents = {
-            topic_id: self._parts(state, topic_id, random_id) for topic_id in sorted(state.extents)
+            topic_id: parts
+            for topic_id in sorted(state.extents)
+            if (parts := self._parts(state, topic_id, random_id))
         }
         name = names.part_name(state.number, random_id, "heads")
         heads_data = pack_heads(state)

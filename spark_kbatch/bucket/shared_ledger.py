@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import json
 import logging
 import os
@@ -174,8 +173,7 @@ class SharedLedger:
         """Return where a partition starts and ends, and what is at each offset then; raises as `changes`."""
         with self._lock:
             changes = self.changes(topic_id).get(partition, [])
-            head = self._ledger.state.partition(topic_id, partition)
-            return dataclasses.replace(head), changes
+            return self._ledger.state.partition(topic_id, partition), changes
 
     def overwritten(
         self, topic_id: str, partition: int, offset: int, time_ms: int, kept_ms: int

@@ -6,6 +6,7 @@ lie, and who decides which is the next one, is said by the place that has the le
     bottom up
     names             the names of a ledger's objects, and what their numbers say
     checksummed_json  objects of one line of JSON and its checksum
+    codec             what is stored, by the annotations of fields
     extents           where the batches of a partition are
     entries           the kinds of entries, and their format
     state             the fold

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_kbatch.errors import CorruptLedgerError, UnsupportedLedgerError
-from spark_kbatch.model import LONG_MAX
 from spark_kbatch.record.checksums import crc32c
 from spark_kbatch.stored_json import StoredObject, parse
 
@@ -50,18 +49,6 @@ def ensure_version(found: StoredObject, known: int) -> None:
     version = found.integer("v", 1)
     if version != known:
         raise UnsupportedLedgerError(f"{found.where}", f"its 'v' is {version}; known is {known}")
-
-
-def checked_rows(found: StoredObject, key: str, rows: Any, *types: type[Any]) -> list[list[Any]]:
-    """Check that `rows`, from the key of an object, is a list of lists of these types, no number below 0."""
-    shown = ", ".join(one.__name__ for one in types)
-    if not isinstance(rows, list):
-        raise found.damaged(key, rows, f"a list of lists of {shown}")
-    for row in rows:
-        is_row = isinstance(row, list) and [type(value) for value in row] == [*types]
-        if not is_row or any(isinstance(one, int) and not 0 <= one <= LONG_MAX for one in row):
-            raise found.damaged(key, row, f"lists of {shown}")
-    return rows
 
 
 def sum_of(data: bytes) -> str:

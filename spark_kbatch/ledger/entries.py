@@ -44,19 +44,26 @@ it, as at a key or a version that it does not know.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 from spark_kbatch.errors import CorruptLedgerError, RefusedEntryError, UnsupportedLedgerError
 from spark_kbatch.ledger import names
-from spark_kbatch.ledger.checksummed_json import checked_rows, ensure_version, seal, unseal
-from spark_kbatch.ledger.extents import NameTable, Stretch, Stretches, StretchReader, packed
-from spark_kbatch.model import LONG_MAX
+from spark_kbatch.ledger.checksummed_json import ensure_version, seal, unseal
+from spark_kbatch.ledger.codec import (
+    Form,
+    ObjectReader,
+    ensure_known,
+    form_of,
+    record,
+    sequence,
+    text,
+    whole,
+)
+from spark_kbatch.ledger.extents import Positive, Stretch, Stretches, TopicId
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.store.repetitions import Evidence
-from spark_kbatch.stored_json import StoredObject
 
 FORMAT = 1  # of what this version writes
 CLOSED = 2**53 - 1  # in place of a format: no one writes after it; see `recovery`
@@ -70,49 +77,37 @@ STAGING_TIMEOUT_MS = "staging.timeout.ms"
 PRODUCER_ID_EXPIRATION_MS = "producer.id.expiration.ms"
 OFFSETS_RETENTION_MS = "offsets.retention.ms"
 
+
 _ENVELOPE = {"before", "by", "content", "id", "kind", "number", "time", "v"}
 
-StartOffsetsByTopic = Mapping[str, Mapping[int, int]]  # by topic id, then partition
-
-
-# What reads a key of a content, and what writes it, with the names of objects in a table.
-_Read: TypeAlias = Callable[[StoredObject, str], Any]
-_Write: TypeAlias = Callable[[Any, NameTable], Any]
-
-
-def _as_it_is(value: Any, _table: NameTable) -> Any:
-    return value
-
-
-class _Key(NamedTuple):
-    """A key of a content: the field that it is of, and how it is read and written."""
-
-    field: str
-    read: _Read
-    write: _Write = _as_it_is
+RandomId: TypeAlias = Annotated[str, text(names.RANDOM_ID)]
+TopicName: TypeAlias = Annotated[str, text(names.TOPIC_NAME)]
+FirstOffsets: TypeAlias = Annotated[
+    tuple[int, ...], sequence(whole(), least=1, most=PARTITIONS_MAX)
+]  # one for each partition
+_PAIRS = form_of(tuple[tuple[int, int], ...])
+OffsetsOfTopic: TypeAlias = Annotated[
+    Mapping[int, int],
+    Form(
+        lambda rows, reader: dict(_PAIRS.read(rows, reader)),
+        lambda offsets, table: _PAIRS.write(sorted(offsets.items()), table),
+    ),
+]  # by partition; rows of both
+StartOffsetsByTopic: TypeAlias = Mapping[TopicId, OffsetsOfTopic]
+KeptEvidence: TypeAlias = Annotated[Evidence, record(Evidence)]
 
 
 class Content:
-    """The content of an entry, by its kind; its format is a table of keys."""
+    """The content of an entry, by its kind: a dataclass that is stored as `codec` says."""
 
     kind: ClassVar[str]
-    keys: ClassVar[Mapping[str, _Key]] = {}
     has_objects: ClassVar[bool] = False  # whether their names are in a list beside the keys
     leaves_out: ClassVar[bool] = False  # keys where there is nothing
 
     def values(self) -> dict[str, Any]:
         """Return the content as JSON."""
-        table = NameTable()
-        found = {key: one.write(getattr(self, one.field), table) for key, one in self.keys.items()}
-        if self.has_objects:
-            found["objects"] = table.names
-        return {key: value for key, value in found.items() if value or not self.leaves_out}
-
-    @classmethod
-    def of(cls, found: StoredObject) -> Self:
-        """Return the content that is read."""
-        _ensure_known(found, *cls.keys, *(["objects"] if cls.has_objects else []))
-        return cls(**{one.field: one.read(found, key) for key, one in cls.keys.items()})
+        found: dict[str, Any] = form_of(type(self)).write(self, {})
+        return found
 
 
 class Entry(NamedTuple):
@@ -126,113 +121,6 @@ class Entry(NamedTuple):
     by: str = ""
 
 
-# How keys are read and written.
-
-
-def _text(pattern: re.Pattern[str]) -> _Read:
-    return lambda found, key: found.text(key, pattern)
-
-
-def _integer(lowest: int, highest: int = LONG_MAX) -> _Read:
-    return lambda found, key: found.integer(key, lowest, highest)
-
-
-def _texts(found: StoredObject, key: str) -> dict[str, str]:
-    values = found.object(key)
-    return {one: values.text(one) for one in values.keys()}
-
-
-def _changes(found: StoredObject, key: str) -> dict[str, str | None]:
-    values = found.object(key)
-    return {one: None if values.values[one] is None else values.text(one) for one in values.keys()}
-
-
-def _numbers(found: StoredObject, key: str) -> dict[str, int]:
-    values = found.object(key)
-    return {one: values.integer(one) for one in values.keys()}
-
-
-def _offsets(found: StoredObject, key: str) -> tuple[int, ...]:
-    values = found.values.get(key)
-    if not isinstance(values, list) or not 0 < len(values) <= PARTITIONS_MAX:
-        raise found.damaged(key, values, f"a list of 1 to {PARTITIONS_MAX} offsets")
-    return tuple(row[0] for row in checked_rows(found, key, [[value] for value in values], int))
-
-
-def _rows(make: Callable[..., Any], *types: type[Any]) -> _Read:
-    """Return what reads a list of lists of these types; of none if it is missing."""
-    return lambda found, key: tuple(
-        make(*row) for row in checked_rows(found, key, found.values.get(key, []), *types)
-    )
-
-
-def _row(make: Callable[..., Any], *types: type[Any]) -> _Read:
-    """Return what reads one list of these types; None if it is missing."""
-
-    def read(found: StoredObject, key: str) -> Any:
-        if key not in found:
-            return None
-        return make(*checked_rows(found, key, [found.values[key]], *types)[0])
-
-    return read
-
-
-def _by_topic(found: StoredObject, key: str) -> dict[str, list[Any]]:
-    """Return the lists at a key, by topic id; none if it is missing."""
-    topics = found.object(key, default={})
-    for topic_id in topics.keys():
-        if not names.TOPIC_ID.fullmatch(topic_id) or not isinstance(topics.values[topic_id], list):
-            raise found.damaged(key, topic_id, "lists by topic id")
-    return topics.values
-
-
-def _starts(found: StoredObject, key: str) -> dict[str, dict[int, int]]:
-    return {
-        topic_id: dict(map(tuple, checked_rows(found, key, rows, int, int)))
-        for topic_id, rows in _by_topic(found, key).items()
-    }
-
-
-def _packed_starts(starts: StartOffsetsByTopic, _table: NameTable) -> dict[str, list[list[int]]]:
-    return {
-        topic_id: [[partition, offset] for partition, offset in sorted(of_topic.items())]
-        for topic_id, of_topic in sorted(starts.items())
-    }
-
-
-def _stretches(found: StoredObject, key: str) -> dict[str, tuple[Stretch, ...]]:
-    reader = StretchReader(found, key)
-    return {
-        topic_id: tuple(map(reader.stretch, of_topic))
-        for topic_id, of_topic in _by_topic(found, key).items()
-    }
-
-
-def _packed_stretches(stretches: Stretches, table: NameTable) -> dict[str, list[Any]]:
-    return {
-        topic_id: [packed(stretch, table) for stretch in of_topic]
-        for topic_id, of_topic in sorted(stretches.items())
-    }
-
-
-def _groups(found: StoredObject, key: str) -> dict[str, tuple[CommittedGroupOffset, ...]]:
-    groups = found.object(key, default={})
-    return {group: _group_offsets(groups, group) for group in groups.keys()}
-
-
-def _group_offsets(groups: StoredObject, group: str) -> tuple[CommittedGroupOffset, ...]:
-    rows = []
-    for row in groups.values[group] if isinstance(groups.values[group], list) else [None]:
-        is_deleted = isinstance(row, list) and len(row) == 4 and row[2] is None
-        types = (str, int, type(None) if is_deleted else int, str)
-        rows += checked_rows(groups, group, [row], *types)
-    return tuple(CommittedGroupOffset(*row) for row in rows)
-
-
-_TOPIC = _Key("topic_id", _text(names.TOPIC_ID))
-_FIRST_OFFSETS = _Key("first_offsets", _offsets)
-
-
 # The kinds.
 
 
@@ -240,66 +128,52 @@ _FIRST_OFFSETS = _Key("first_offsets", _offsets)
 class LedgerStart(Content):
     """Entry 0."""
 
-    cluster_id: str
+    cluster_id: Annotated[RandomId, "cluster"]
     limits: Mapping[str, int]
-    format: int = FORMAT
+    format: Positive = FORMAT
 
-    kind: ClassVar[str] = "start"
-    keys: ClassVar = {
-        "cluster": _Key("cluster_id", _text(names.RANDOM_ID)),
-        "format": _Key("format", _integer(1)),
-        "limits": _Key("limits", _numbers),
-    }
+    kind: ClassVar = "start"
 
 
 @dataclass(frozen=True)
 class TopicCreation(Content):
     """A topic, with its settings by Kafka's keys and the first offset of each partition."""
 
-    topic_id: str
-    name: str
-    first_offsets: tuple[int, ...]
+    topic_id: Annotated[TopicId, "id"]
+    name: TopicName
+    first_offsets: FirstOffsets
     config: Mapping[str, str] = field(default_factory=dict)
 
-    kind: ClassVar[str] = "create"
-    keys: ClassVar = {
-        "config": _Key("config", _texts),
-        "first_offsets": _FIRST_OFFSETS,
-        "id": _TOPIC,
-        "name": _Key("name", _text(names.TOPIC_NAME)),
-    }
+    kind: ClassVar = "create"
 
 
 @dataclass(frozen=True)
 class TopicAlteration(Content):
     """Changes of a topic's settings by Kafka's keys, None for the default."""
 
-    topic_id: str
+    topic_id: Annotated[TopicId, "id"]
     changes: Mapping[str, str | None]
 
-    kind: ClassVar[str] = "alter"
-    keys: ClassVar = {"changes": _Key("changes", _changes), "id": _TOPIC}
+    kind: ClassVar = "alter"
 
 
 @dataclass(frozen=True)
 class TopicGrowth(Content):
     """Partitions that are added to a topic, by their first offsets."""
 
-    topic_id: str
-    first_offsets: tuple[int, ...]
+    topic_id: Annotated[TopicId, "id"]
+    first_offsets: FirstOffsets
 
-    kind: ClassVar[str] = "grow"
-    keys: ClassVar = {"first_offsets": _FIRST_OFFSETS, "id": _TOPIC}
+    kind: ClassVar = "grow"
 
 
 @dataclass(frozen=True)
 class TopicDeletion(Content):
     """The end of a topic and of all its records."""
 
-    topic_id: str
+    topic_id: Annotated[TopicId, "id"]
 
-    kind: ClassVar[str] = "delete"
-    keys: ClassVar = {"id": _TOPIC}
+    kind: ClassVar = "delete"
 
 
 def add_names(names: dict[str, str], entries: Iterable[Entry]) -> None:
@@ -356,42 +230,28 @@ class HeldFence(NamedTuple):
 class LedgerCommit(Content):
     """Data, and what goes with it, or offsets of groups alone: all of it at once."""
 
-    stretches: Stretches = field(default_factory=dict)  # one of each partition at most
+    # One of each partition at most.
+    stretches: Annotated[Stretches, "topics"] = field(default_factory=dict)
     starts: StartOffsetsByTopic = field(default_factory=dict)
-    micro_batch: MicroBatch | None = None
+    micro_batch: Annotated[MicroBatch | None, "query"] = None
     mirror: MirrorStep | None = None
-    produced: tuple[ProducedBatch, ...] = ()
+    produced: Annotated[tuple[ProducedBatch, ...], "producers"] = ()
     groups: Mapping[str, tuple[CommittedGroupOffset, ...]] = field(default_factory=dict)
     fence: HeldFence | None = None
-    evidence: Evidence | None = None  # of the micro-batch
+    evidence: KeptEvidence | None = None  # of the micro-batch
 
-    kind: ClassVar[str] = "commit"
-    keys: ClassVar = {
-        "topics": _Key("stretches", _stretches, _packed_stretches),
-        "starts": _Key("starts", _starts, _packed_starts),
-        "query": _Key("micro_batch", _row(MicroBatch, str, int)),
-        "evidence": _Key(
-            "evidence",
-            lambda found, key: Evidence.of(found.object(key)) if key in found else None,
-            lambda evidence, _table: evidence and evidence._asdict(),
-        ),
-        "mirror": _Key("mirror", _row(MirrorStep, str, str, str)),
-        "producers": _Key("produced", _rows(ProducedBatch, int, int, str, int, int, int, int)),
-        "groups": _Key("groups", _groups),
-        "fence": _Key("fence", _row(HeldFence, str, int)),
-    }
-    has_objects: ClassVar[bool] = True
-    leaves_out: ClassVar[bool] = True
+    kind: ClassVar = "commit"
+    has_objects: ClassVar = True
+    leaves_out: ClassVar = True
 
 
 @dataclass(frozen=True)
 class StartOffsets(Content):
     """Start offsets of partitions: all before them is gone."""
 
-    starts: StartOffsetsByTopic
+    starts: Annotated[StartOffsetsByTopic, "topics"]
 
-    kind: ClassVar[str] = "starts"
-    keys: ClassVar = {"topics": _Key("starts", _starts, _packed_starts)}
+    kind: ClassVar = "starts"
 
 
 class ReplacedRange(NamedTuple):
@@ -403,37 +263,14 @@ class ReplacedRange(NamedTuple):
     stretches: tuple[Stretch, ...]
 
 
-def _ranges(found: StoredObject, key: str) -> dict[str, tuple[ReplacedRange, ...]]:
-    reader = StretchReader(found, key)
-    return {
-        topic_id: tuple(
-            ReplacedRange(number, start, end, tuple(map(reader.stretch, stretches)))
-            for number, start, end, stretches in checked_rows(
-                found, key, of_topic, int, int, int, list
-            )
-        )
-        for topic_id, of_topic in _by_topic(found, key).items()
-    }
-
-
-def _packed_ranges(
-    ranges: Mapping[str, Sequence[ReplacedRange]], table: NameTable
-) -> dict[str, list[Any]]:
-    return {
-        topic_id: [[*edges, [packed(one, table) for one in stretches]] for *edges, stretches in of_topic]
-        for topic_id, of_topic in sorted(ranges.items())
-    }  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Replacement(Content):
     """Other objects with the same records."""
 
-    ranges: Mapping[str, tuple[ReplacedRange, ...]]  # by topic id
+    ranges: Annotated[Mapping[TopicId, tuple[ReplacedRange, ...]], "topics"]
 
-    kind: ClassVar[str] = "replace"
-    keys: ClassVar = {"topics": _Key("ranges", _ranges, _packed_ranges)}
-    has_objects: ClassVar[bool] = True
+    kind: ClassVar = "replace"
+    has_objects: ClassVar = True
 
     @property
     def stretches(self) -> Stretches:
@@ -451,11 +288,7 @@ class Fence(Content):
     name: str
     epoch: int
 
-    kind: ClassVar[str] = "fence"
-    keys: ClassVar = {
-        "epoch": _Key("epoch", _integer(0)),
-        "name": _Key("name", StoredObject.text),
-    }
+    kind: ClassVar = "fence"
 
 
 @dataclass(frozen=True)
@@ -464,34 +297,26 @@ class Horizon(Content):
 
     number: int
 
-    kind: ClassVar[str] = "horizon"
-    keys: ClassVar = {"number": _Key("number", _integer(0))}
+    kind: ClassVar = "horizon"
 
 
 @dataclass(frozen=True)
 class NewFormat(Content):
     """Permission to write kinds up to a format; writers that do not know the format write no more."""
 
-    format: int
+    format: Positive
 
-    kind: ClassVar[str] = "format"
-    keys: ClassVar = {"format": _Key("format", _integer(1))}
+    kind: ClassVar = "format"
 
 
 @dataclass(frozen=True)
 class Tombstone(Content):
     """The rest of an entry whose content is in a checkpoint; its name is not free again."""
 
-    kind: ClassVar[str] = "tombstone"
+    kind: ClassVar = "tombstone"
 
 
-KINDS: Mapping[str, type[Content]] = {
-    kind.kind: kind
-    for kind in (
-        LedgerStart, TopicCreation, TopicAlteration, TopicGrowth, TopicDeletion, LedgerCommit,
-        StartOffsets, Replacement, Fence, Horizon, NewFormat, Tombstone,
-    )
-}  # fmt: skip
+KINDS: Mapping[str, type[Content]] = {one.kind: one for one in Content.__subclasses__()}
 
 
 def encode(entry: Entry) -> bytes:
@@ -529,33 +354,23 @@ def decode(data: bytes, name: str) -> Entry:
     """
     found = unseal(data, name)
     ensure_version(found, ENVELOPE_VERSION)
-    _ensure_known(found, *_ENVELOPE)
-    number = found.integer("number", 0, names.NUMBER_MAX)
+    reader, number = ObjectReader(found), found.integer("number", 0, names.NUMBER_MAX)
+    ensure_known(found, found.keys(), _ENVELOPE)
     if names.entry_name(number) != name:
         raise CorruptLedgerError(name, f"it is entry {number}")
+    kind = found.text("kind")
+    if kind not in KINDS:
+        raise UnsupportedLedgerError(name, f"it is of the kind {kind!r}")
     return Entry(
         number,
         found.text("id", names.RANDOM_ID),
         found.text("before", names.RANDOM_ID),
         found.integer("time"),
-        _content(found),
+        reader.at("content", form_of(KINDS[kind]), found.object("content").values),
         found.text("by"),
     )
-
-
-def _content(found: StoredObject) -> Content:
-    kind = found.text("kind")
-    if kind not in KINDS:
-        raise UnsupportedLedgerError(f"{found.where}", f"it is of the kind {kind!r}")
-    return KINDS[kind].of(found.object("content"))
 
 
 def tombstone_of(entry: Entry) -> Entry:
     """Return the tombstone that may take the place of an entry."""
     return entry._replace(content=Tombstone(), by="")
-
-
-def _ensure_known(found: StoredObject, *keys: str) -> None:
-    unknown = [key for key in found.keys() if key not in keys]
-    if unknown:
-        raise UnsupportedLedgerError(f"{found.where}", f"it has the key {unknown[0]!r}")

@@ -24,56 +24,110 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
-from spark_kbatch.errors import KBatchError
+from spark_kbatch.errors import CorruptLedgerError
 from spark_kbatch.ledger import names
-from spark_kbatch.ledger.checksummed_json import seal, sum_of, unseal
+from spark_kbatch.ledger.checksummed_json import sum_of
+from spark_kbatch.ledger.codec import (
+    STORED_NAME,
+    Form,
+    NameTable,
+    ObjectReader,
+    form_of,
+    pack,
+    sequence,
+    text,
+    unpack,
+    whole,
+)
 from spark_kbatch.model import INT_MAX, LONG_MAX
 from spark_kbatch.options.topic import PARTITIONS_MAX
-from spark_kbatch.stored_json import StoredObject
 
 NO_TIME = -1  # of batches whose records have none
 FINAL_EPOCH = -1  # in place of a leader epoch: the batches have their own, as in a segment
 
 _EXTENTS_MAX = 1_000_000  # of one stretch
-_STRETCHES_MAX = 10_000_000
-_EXTENT_FIELDS, _INDEX_FIELDS, _STRETCH_FIELDS = 7, 4, 6
+
+TopicId: TypeAlias = Annotated[str, text(names.TOPIC_ID)]
+StoredName: TypeAlias = Annotated[str, STORED_NAME]
+Positive: TypeAlias = Annotated[int, whole(1)]
+Time: TypeAlias = Annotated[int, whole(NO_TIME)]
+PartitionNumber: TypeAlias = Annotated[int, whole(0, PARTITIONS_MAX - 1)]
+LeaderEpoch: TypeAlias = Annotated[int, whole(FINAL_EPOCH, INT_MAX)]
 
 
 class DataExtent(NamedTuple):
     """Whole batches of one partition, back to back in one object."""
 
-    name: str  # of the object
+    name: StoredName  # of the object
     position: int
-    size_in_bytes: int
-    span: int  # of offsets
+    size_in_bytes: Positive
+    span: Positive  # of offsets
     records_count: int
-    first_ms: int  # least time of a record; NO_TIME if none has one
-    last_ms: int  # greatest
+    first_ms: Time  # least time of a record; NO_TIME if none has one
+    last_ms: Time  # greatest
+
+    @property
+    def fault(self) -> str:
+        """What it should be and is not; empty if nothing is wrong with it."""
+        is_sound = self.records_count <= self.span and self.first_ms <= self.last_ms
+        return "" if is_sound else "an extent within its bounds"
 
 
 class IndexRange(NamedTuple):
     """The place of a stretch's extents in an index object."""
 
-    name: str  # of the object
+    name: StoredName  # of the object
     position: int
-    size_in_bytes: int
+    size_in_bytes: Positive
     crc: str  # of these bytes
 
 
-Placed: TypeAlias = tuple[DataExtent, ...] | IndexRange
+Extents: TypeAlias = Annotated[
+    tuple[DataExtent, ...], sequence(form_of(DataExtent), least=1, most=_EXTENTS_MAX)
+]
+_INDEX, _LISTED = form_of(IndexRange), form_of(Extents)
+
+
+def _read_placed(value: Any, reader: ObjectReader) -> Any:
+    is_index = isinstance(value, list) and type(value[0] if value else None) is int
+    return (_INDEX if is_index else _LISTED).read(value, reader)
+
+
+def _write_placed(value: Any, table: NameTable) -> Any:
+    return (_INDEX if isinstance(value, IndexRange) else _LISTED).write(value, table)
+
+
+Placed: TypeAlias = Annotated[
+    tuple[DataExtent, ...] | IndexRange, Form(_read_placed, _write_placed)
+]
 
 
 class Stretch(NamedTuple):
     """Consecutive offsets of one partition that one entry added, and where their batches are."""
 
-    partition: int
+    partition: PartitionNumber
     base_offset: int
-    span: int
+    span: Positive
     records_count: int
-    leader_epoch: int  # that readers stamp into the batches; FINAL_EPOCH for none
+    leader_epoch: LeaderEpoch  # that readers stamp into the batches; FINAL_EPOCH for none
     placed: Placed
+
+    @property
+    def fault(self) -> str:
+        """What it should be and is not; empty if nothing is wrong with it."""
+        if self.records_count > self.span or self.next_offset > LONG_MAX:
+            return "a stretch within its bounds"
+        found = None if isinstance(self.placed, IndexRange) else self.placed
+        is_sound = found is None or (self.span, self.records_count) == (
+            sum(one.span for one in found),
+            sum(one.records_count for one in found),
+        )
+        return (
+            "" if is_sound else f"extents of {self.span} offsets and {self.records_count} records"
+        )
 
     @property
     def next_offset(self) -> int:
@@ -97,7 +151,16 @@ class Change(NamedTuple):
     stretch: Stretch  # covers at least the range
 
 
-Stretches: TypeAlias = Mapping[str, Sequence[Stretch]]  # by topic id
+Stretches: TypeAlias = Mapping[TopicId, Sequence[Stretch]]
+
+
+@dataclass(frozen=True)
+class IndexedExtents:
+    """The extents of one stretch, as an index has them."""
+
+    extents: Extents
+
+    has_objects: ClassVar = True
 
 
 def overlaid(changes: Iterable[Change]) -> dict[int, list[Change]]:
@@ -143,105 +206,6 @@ def _replace(ranges: list[Change], change: Change) -> None:
     ranges[first:last] = put
 
 
-# In JSON.
-
-
-class NameTable:
-    """The list of names in place of which their numbers are stored."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    @property
-    def names(self) -> list[str]:
-        """The names by their numbers."""
-        return [*self._numbers]
-
-    def number(self, name: str) -> int:
-        """Return the number of a name, a new one if it has none."""
-        return self._numbers.setdefault(name, len(self._numbers))
-
-
-def packed(stretch: Stretch, table: NameTable) -> list[Any]:
-    """Return a stretch as JSON."""
-    placed: list[Any]
-    if isinstance(stretch.placed, IndexRange):
-        placed = [table.number(stretch.placed.name), *stretch.placed[1:]]
-    else:
-        placed = [[table.number(extent.name), *extent[1:]] for extent in stretch.placed]
-    return [*stretch[:-1], placed]
-
-
-class StretchReader:
-    """Stretches in the JSON of one object, checked as they are taken."""
-
-    def __init__(self, found: StoredObject, key: str) -> None:
-        """Read the names of objects at the key "objects"; `key` is where the stretches are, for errors."""
-        self._found, self._key = found, key
-        self._names: list[str] = found.texts("objects", count_max=_STRETCHES_MAX)
-        for name in self._names:
-            if names.began_at(name) < 0:
-                raise found.damaged("objects", name, "names of data, indexes and segments")
-
-    def stretch(self, value: Any) -> Stretch:
-        """Return the stretch that a value of JSON is."""
-        if not isinstance(value, list) or len(value) != _STRETCH_FIELDS:
-            raise self._damaged(value, f"a stretch, of {_STRETCH_FIELDS} values")
-        partition, base, span, count, epoch, placed = value
-        self._ensure(partition, 0, PARTITIONS_MAX - 1)
-        self._ensure(base, 0, LONG_MAX)
-        self._ensure(span, 1, LONG_MAX - base)
-        self._ensure(count, 0, span)
-        self._ensure(epoch, FINAL_EPOCH, INT_MAX)
-        return Stretch(partition, base, span, count, epoch, self._placed(placed, span, count))
-
-    def extents(self, value: Any) -> tuple[DataExtent, ...]:
-        """Return the extents that a value of JSON is."""
-        if not isinstance(value, list) or not 0 < len(value) <= _EXTENTS_MAX:
-            raise self._damaged(value, "a list of extents")
-        return tuple(map(self._extent, value))
-
-    def _placed(self, value: Any, span: int, count: int) -> Placed:
-        if isinstance(value, list) and len(value) == _INDEX_FIELDS and type(value[0]) is int:
-            number, position, size, crc = value
-            self._ensure(position, 0, LONG_MAX)
-            self._ensure(size, 1, LONG_MAX)
-            if not isinstance(crc, str):
-                raise self._damaged(crc, "a sum as text")
-            return IndexRange(self._name(number), position, size, crc)
-        found = self.extents(value)
-        if (sum(one.span for one in found), sum(one.records_count for one in found)) != (
-            span,
-            count,
-        ):
-            raise self._damaged(value, f"extents of {span} offsets and {count} records")
-        return found
-
-    def _extent(self, value: Any) -> DataExtent:
-        if not isinstance(value, list) or len(value) != _EXTENT_FIELDS:
-            raise self._damaged(value, f"an extent, of {_EXTENT_FIELDS} values")
-        if any(type(one) is not int or one > LONG_MAX for one in value):
-            raise self._damaged(value, "whole numbers")
-        number, position, size, span, count, first_ms, last_ms = value
-        if not (
-            position >= 0 and size >= 1 and span >= count >= 0 and last_ms >= first_ms >= NO_TIME
-        ):
-            raise self._damaged(value, "an extent within its bounds")
-        self._ensure(span, 1, LONG_MAX)
-        return DataExtent(self._name(number), position, size, span, count, first_ms, last_ms)
-
-    def _name(self, number: Any) -> str:
-        self._ensure(number, 0, len(self._names) - 1)
-        return self._names[int(number)]
-
-    def _ensure(self, value: Any, lowest: int, highest: int) -> None:
-        if type(value) is not int or not lowest <= value <= highest:
-            raise self._damaged(value, f"whole numbers, this one from {lowest} to {highest}")
-
-    def _damaged(self, value: Any, expected: str) -> KBatchError:
-        return self._found.damaged(self._key, value, expected)
-
-
 def pack_index(name: str, stretches: Stretches) -> tuple[bytes, dict[str, list[Stretch]]]:
     """Return the content of an index object, and the same stretches placed in it.
 
@@ -252,12 +216,10 @@ def pack_index(name: str, stretches: Stretches) -> tuple[bytes, dict[str, list[S
     data, placed = bytearray(), dict[str, list[Stretch]]()
     for topic_id in sorted(stretches):
         for stretch in sorted(stretches[topic_id], key=lambda one: one.partition):
-            table = NameTable()
-            extents = packed(stretch, table)[-1]
-            assert all(names.folder_of(one) == names.folder_of(name) for one in table.names), (
-                "one job, one index"
-            )
-            line = seal({"objects": table.names, "extents": extents})
+            assert not isinstance(stretch.placed, IndexRange)
+            folders = {*map(names.folder_of, stretch.objects)}
+            assert folders == {names.folder_of(name)}, "one job, one index"
+            line = pack(IndexedExtents(stretch.placed))
             at = IndexRange(name, len(data), len(line), sum_of(line))
             placed.setdefault(topic_id, []).append(stretch._replace(placed=at))
             data += line
@@ -270,15 +232,19 @@ def unpack_index(data: bytes, at: IndexRange) -> tuple[DataExtent, ...]:
     Raises:
         CorruptLedgerError: these are not the bytes that the entry names.
     """
-    found = unseal(data, at.name)
+    found = unpack(IndexedExtents, data, at.name)
     if sum_of(data) != at.crc:
-        raise found.damaged("extents", sum_of(data), f"the sum {at.crc} that the entry names")
-    extents = StretchReader(found, "extents").extents(found.values.get("extents"))
+        raise CorruptLedgerError(
+            at.name, f"it has the sum {sum_of(data)}, and the entry names the sum {at.crc}"
+        )
     # The entry's number was checked against the name of the index alone.
-    for extent in extents:
+    for extent in found.extents:
         if names.folder_of(extent.name) != names.folder_of(at.name):
-            raise found.damaged("extents", extent.name, "objects of the job that the index is of")
-    return extents
+            raise CorruptLedgerError(
+                at.name,
+                f"{extent.name} in it is not of the objects of the job that the index is of",
+            )
+    return found.extents
 
 
 def began(stretches: Stretches) -> Iterator[tuple[str, int]]:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias
+from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, TypeAlias
 
 from spark_kbatch.errors import (
     InvalidProducerEpochError,
@@ -39,6 +39,8 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.codec import form_of, sequence, text, whole
 from spark_kbatch.ledger.entries import (
     FORMAT,
     NO_ENTRY,
@@ -61,9 +63,10 @@ from spark_kbatch.ledger.entries import (
     TopicCreation,
     TopicDeletion,
     TopicGrowth,
+    TopicName,
 )
-from spark_kbatch.ledger.extents import Change, Stretch, began
-from spark_kbatch.model import BATCHES_REMEMBERED, NO_TRANSACTION_SEQUENCE, TopicPartition
+from spark_kbatch.ledger.extents import Change, Stretch, TopicId, began
+from spark_kbatch.model import BATCHES_REMEMBERED, INT_MAX, NO_TRANSACTION_SEQUENCE, TopicPartition
 from spark_kbatch.options.topic import PARTITIONS_MAX, TopicConfig, parse_topic_options
 from spark_kbatch.record.header import increment_sequence
 from spark_kbatch.store.repetitions import Evidence, LastKept
@@ -81,24 +84,32 @@ _EXPIRATION_CHECK_MS = 600_000
 _Rule: TypeAlias = Callable[..., None]  # of a state and a content
 
 
-@dataclass
-class PartitionHead:
+class PartitionHead(NamedTuple):
     """The start and the end of a partition."""
 
     start_offset: int
     next_offset: int
-    leader_epoch: int = 0  # of the last commit
+    leader_epoch: Annotated[int, whole(0, INT_MAX)] = 0  # of the last commit
+
+    @property
+    def fault(self) -> str:
+        """What it should be and is not; empty if nothing is wrong with it."""
+        return (
+            "" if self.start_offset <= self.next_offset else "an end that is not before the start"
+        )
 
 
 @dataclass
 class TopicHead:
     """A topic and its partitions."""
 
-    topic_id: str
-    name: str
+    topic_id: Annotated[TopicId, "id"]
+    name: TopicName
     created: int  # number of the entry
     config: dict[str, str]  # given settings by Kafka's keys
-    partitions: list[PartitionHead]
+    partitions: Annotated[
+        list[PartitionHead], sequence(form_of(PartitionHead), list, least=1, most=PARTITIONS_MAX)
+    ]
 
     @property
     def settings(self) -> TopicConfig:
@@ -119,12 +130,18 @@ class RememberedBatch(NamedTuple):
     base_offset: int
 
 
+RememberedBatches: TypeAlias = Annotated[
+    tuple[RememberedBatch, ...],
+    sequence(form_of(RememberedBatch), least=1, most=BATCHES_REMEMBERED),
+]
+
+
 class ProducerHead(NamedTuple):
     """An idempotent producer in one partition: its epoch and the last batches of that, oldest first."""
 
     producer_epoch: int
     time_ms: int  # of its last entry
-    batches: tuple[RememberedBatch, ...]
+    batches: RememberedBatches
 
 
 class QueryHead(NamedTuple):
@@ -146,7 +163,7 @@ class GroupHead(NamedTuple):
 class PartRef(NamedTuple):
     """A part of a checkpoint."""
 
-    name: str
+    name: Annotated[str, text(names.PART)]
     size_in_bytes: int
     crc: str
 
@@ -457,8 +474,12 @@ class LedgerState:
         self._move_starts(content)
         for topic_id, stretches in content.stretches.items():
             for stretch in stretches:
-                head = self.partition(topic_id, stretch.partition)
-                head.next_offset, head.leader_epoch = stretch.next_offset, stretch.leader_epoch
+                self._move(
+                    topic_id,
+                    stretch.partition,
+                    next_offset=stretch.next_offset,
+                    leader_epoch=stretch.leader_epoch,
+                )
         self._read_from(content)
         if content.micro_batch:
             query_id, number = content.micro_batch
@@ -495,7 +516,11 @@ class LedgerState:
     def _move_starts(self, content: LedgerCommit | StartOffsets) -> None:
         for topic_id, of_topic in content.starts.items():
             for partition, offset in of_topic.items():
-                self.partition(topic_id, partition).start_offset = offset
+                self._move(topic_id, partition, start_offset=offset)
+
+    def _move(self, topic_id: str, partition: int, **offsets: int) -> None:
+        heads = self.topics[topic_id].partitions
+        heads[partition] = heads[partition]._replace(**offsets)
 
     def _read_from(self, content: LedgerCommit | Replacement) -> None:
         for topic_id, stretches in content.stretches.items():
