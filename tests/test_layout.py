@@ -69,7 +69,7 @@ DOORS = {
         "transport",
     },
     "bucket": {"history", "maintenance", "mending", "probe", "recovery", "staging", "store", "trial"},
-    "ledger": {"audit", "checkpoint_format", "checksummed_json", "codec", "commits", "entries", "extents", "names", "state"},
+    "ledger": {"audit", "checkpoint_format", "checksummed_json", "codec", "commits", "entries", "extents", "image", "names", "state"},
     "columns": {"functions", "reading", "schemas", "writing"},
     "memory": {"store"},
     "log": {

@@ -357,7 +357,7 @@ class LedgerCheckpoints:
         return PartRef(name, len(data), sum_of(data))
 
     def _load(self, part: PartRef, state: LedgerState, topic_id: str) -> list[Change]:
-        partitions = len(state.topics[topic_id].partitions)
+        partitions = state.topics[topic_id].partitions
         return unpack_changes(self.part(part), part.name, state.checkpoint, partitions)
 
     def part(self, part: PartRef) -> bytes:
@@ -392,7 +392,7 @@ def _from_start(
     state: LedgerState, topic_id: str, changes: Iterable[Change]
 ) -> dict[int, list[Change]]:
     """Return what is at each offset, without what is before the start offsets."""
-    heads = state.topics[topic_id].partitions
+    heads = state.heads[topic_id]
     return {
         partition: [
             one._replace(start_offset=max(one.start_offset, heads[partition].start_offset))
@@ -411,7 +411,7 @@ def _holes(state: LedgerState, topic_id: str, part: str) -> Iterator[Change]:
     """
     job_id = hashlib.sha256(part.encode()).hexdigest()[: names.ID_DIGITS]
     name = names.data_name(0, job_id, names.ID_DIGITS * "0")
-    for partition, head in enumerate(state.topics[topic_id].partitions):
+    for partition, head in enumerate(state.heads[topic_id]):
         start, span = head.start_offset, head.next_offset - head.start_offset
         if span:
             placed = (DataExtent(name, 0, 1, span, 0, 0, 0),)

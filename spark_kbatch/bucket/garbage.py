@@ -55,7 +55,8 @@ from spark_kbatch.ledger.entries import (
     tombstone_of,
 )
 from spark_kbatch.ledger.extents import IndexRange, Stretch
-from spark_kbatch.ledger.state import DEFAULT_LIMITS, LedgerState
+from spark_kbatch.ledger.image import DEFAULT_LIMITS
+from spark_kbatch.ledger.state import LedgerState
 
 logger = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ class BucketGroups(Groups):
     def groups(self) -> list[ConsumerGroup]:
         """Return all groups, sorted by id, with offsets, ends and lag as of one moment."""
         with self._ledger.state() as state:
-            names = {topic_id: topic.name for topic_id, topic in state.topics.items()}
+            names = state.topic_names
             found = [
                 ConsumerGroup(
                     group_id,

@@ -36,8 +36,8 @@ class BucketCommits:
                 `ends` have of its topics the partitions that it or a commit after it, among these, wrote to.
         """
         with self._ledger.state() as state:
-            last, names = state.number, {one.topic_id: one.name for one in state.topics.values()}
-            ends = {one.topic_id: one.ends for one in state.topics.values()}
+            last, names = state.number, state.topic_names
+            ends = {topic_id: state.ends(topic_id) for topic_id in state.topics}
         if numbers.stop <= last:
             last, ends = numbers.stop - 1, {}
         walk = CommitWalk(names, ends)
@@ -84,7 +84,7 @@ class Happenings:
         self.address = checked(url)
         self._ledger = ledger_at(self.address, options)
         self.last = self._ledger.state.number  # of the newest entry; -1 if there is none
-        self._names = {topic.topic_id: topic.name for topic in self._ledger.state.topics.values()}
+        self._names = self._ledger.state.topic_names
 
     def newest_first(self) -> Iterator[Happening]:
         """Yield all entries; raises CorruptLedgerError for one that is missing or damaged."""
@@ -108,5 +108,5 @@ def newest_of(ledger: SharedLedger, count: int) -> list[Happening]:
     Raises as `Happenings.newest_first`.
     """
     with ledger.state() as state:
-        topics = {topic.topic_id: topic.name for topic in state.topics.values()}
+        topics = state.topic_names
     return told_of(next(ledger.windows(state.number, count), []), topics)

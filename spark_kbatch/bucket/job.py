@@ -241,4 +241,4 @@ def _ends(state: LedgerState, topic_id: str) -> dict[str, dict[int, int]]:
     """Return where the partitions of a topic end, as start offsets; of none if the id is empty."""
     if not topic_id:
         return {}
-    return {topic_id: state.ensure_topic(topic_id).ends}
+    return {topic_id: state.ends(state.ensure_topic(topic_id).topic_id)}

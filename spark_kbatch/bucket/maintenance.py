@@ -389,7 +389,7 @@ def describe(ledger: SharedLedger) -> BucketDescription:
                 small[TopicPartition(topic.name, partition)] = sum(
                     map(is_small, placements.of(changes, 0, LONG_MAX))
                 )
-        partitions = sum(len(topic.partitions) for topic in state.topics.values())
+        partitions = sum(topic.partitions for topic in state.topics.values())
         referenced, waiting, others = Counter[str](), Counter[str](), Counter[str]()
         for one in ledger.objects.list(""):
             found = others
@@ -595,7 +595,7 @@ def _still_to_move(
         topic_id: {
             partition: offset
             for partition, offset in of_topic.items()
-            if state.topics[topic_id].partitions[partition].start_offset < offset
+            if state.heads[topic_id][partition].start_offset < offset
         }
         for topic_id, of_topic in starts.items()
         if topic_id in state.topics

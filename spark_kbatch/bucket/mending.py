@@ -256,7 +256,7 @@ class BucketRepair:
             mended = _MendedTopic(
                 self._remains, self._state, topic.topic_id, merger, is_open=self._is_open
             )
-            for number in range(len(topic.partitions)):
+            for number in range(topic.partitions):
                 topic_partition = TopicPartition(topic.name, number)
                 if wanted is None or topic_partition in wanted:
                     yield mended.report(topic_partition)

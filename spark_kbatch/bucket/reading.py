@@ -369,7 +369,7 @@ class PartitionReader:
 
 def partitions_of(state: LedgerState, topic: str) -> list[TopicPartition]:
     """Return all partitions of a topic, in order; raises UnknownTopicOrPartitionError."""
-    count = len(state.topics[topic_id_of(state, topic)].partitions)
+    count = state.topics[topic_id_of(state, topic)].partitions
     return [TopicPartition(topic, number) for number in range(count)]
 
 

@@ -325,9 +325,10 @@ class Recovery:
             state,
             cluster_id=cluster_id,
             topics={
-                ids[topic_id]: replace(head, topic_id=ids[topic_id])
+                ids[topic_id]: head._replace(topic_id=ids[topic_id])
                 for topic_id, head in state.topics.items()
             },
+            heads={ids[topic_id]: heads for topic_id, heads in state.heads.items()},
             producers={
                 (producer, ids[topic_id], partition): head
                 for (producer, topic_id, partition), head in state.producers.items()
@@ -357,11 +358,11 @@ class _Lost:
 
     def __init__(self, state: LedgerState) -> None:
         self._state = state
-        self.names = {topic.topic_id: topic.name for topic in state.topics.values()}
+        self.names = state.topic_names
         self._starts = {
-            (topic.topic_id, number): end
-            for topic in state.topics.values()
-            for number, end in topic.ends.items()
+            (topic_id, number): end
+            for topic_id in state.topics
+            for number, end in state.ends(topic_id).items()
         }
         self._ends: dict[tuple[str, int], int] = {}
         self._counts = Counter[tuple[str, int]]()
@@ -388,7 +389,7 @@ class _Lost:
         """Add where partitions end in a later state."""
         for topic in later.topics.values():
             self.names.setdefault(topic.topic_id, topic.name)
-            for number, end in topic.ends.items():
+            for number, end in later.ends(topic.topic_id).items():
                 key = topic.topic_id, number
                 self._ends[key] = max(self._ends.get(key, 0), end)
         for query_id, query in later.queries.items():

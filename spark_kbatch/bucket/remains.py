@@ -59,7 +59,8 @@ from spark_kbatch.ledger.entries import (
     tombstone_of,
 )
 from spark_kbatch.ledger.extents import Change, Stretch
-from spark_kbatch.ledger.state import DEFAULT_LIMITS, LedgerState
+from spark_kbatch.ledger.image import DEFAULT_LIMITS
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
 _WINDOW = 16  # entries asked for at once

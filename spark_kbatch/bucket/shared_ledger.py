@@ -47,7 +47,8 @@ from spark_kbatch.ledger.entries import (
     Tombstone,
 )
 from spark_kbatch.ledger.extents import Change
-from spark_kbatch.ledger.state import DEFAULT_LIMITS, LedgerState, PartitionHead, TopicExtents
+from spark_kbatch.ledger.image import DEFAULT_LIMITS
+from spark_kbatch.ledger.state import LedgerState, PartitionHead, TopicExtents
 from spark_kbatch.machine_files import MachineFiles, digest_of
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.object_store import StoreOptions
@@ -224,7 +225,7 @@ class SharedLedger:
         topic = self._ledger.state.ensure_topic(topic_id)
         extents = self._ledger.state.extents.get(topic_id, TopicExtents())
         last = extents.changes[-1].number if extents.changes else NO_ENTRY
-        starts = [head.start_offset for head in topic.partitions]
+        starts = [head.start_offset for head in self._ledger.state.heads[topic_id]]
         return topic.created, extents.parts, len(extents.changes), last, starts
 
     def commit(

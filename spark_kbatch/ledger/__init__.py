@@ -9,7 +9,8 @@ lie, and who decides which is the next one, is said by the place that has the le
     codec             what is stored, by the annotations of fields
     extents           where the batches of a partition are
     entries           the kinds of entries, and their format
-    state             the fold
+    image             the fold: what exists, and who committed what
+    state             with where the records of a bucket lie
     checkpoint_format states that are stored, so that not all entries are read
     commits           the commits of jobs and mirrors, as entries tell of them
     audit             entries in words

@@ -16,18 +16,18 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from spark_kbatch.errors import CorruptLedgerError
 from spark_kbatch.ledger import names
-from spark_kbatch.ledger.codec import pack, unpack
-from spark_kbatch.ledger.entries import Entry, KeptEvidence, RandomId
+from spark_kbatch.ledger.codec import form_of, pack, sequence, unpack
+from spark_kbatch.ledger.entries import Entry, KeptEvidence, RandomId, TopicName
 from spark_kbatch.ledger.extents import Change, Positive, Stretch, TopicId
+from spark_kbatch.ledger.image import GroupHead, QueryHead, TopicHead
 from spark_kbatch.ledger.state import (
-    GroupHead,
     LedgerState,
+    PartitionHead,
     PartRef,
     ProducerHead,
-    QueryHead,
     RememberedBatches,
-    TopicHead,
 )
+from spark_kbatch.options.topic import PARTITIONS_MAX
 
 _VERSION = 2  # of roots and parts
 
@@ -77,6 +77,19 @@ class StoredChanges:
 
 
 @dataclass(frozen=True)
+class StoredTopic:
+    """A topic and its partitions."""
+
+    topic_id: Annotated[TopicId, "id"]
+    name: TopicName
+    created: int
+    config: Mapping[str, str]
+    partitions: Annotated[
+        list[PartitionHead], sequence(form_of(PartitionHead), list, least=1, most=PARTITIONS_MAX)
+    ]
+
+
+@dataclass(frozen=True)
 class StoredHeads:
     """The part with all that a state has but its number and extents."""
 
@@ -84,7 +97,7 @@ class StoredHeads:
     format: Positive
     horizon: int
     limits: dict[str, int]
-    topics: tuple[TopicHead, ...]  # by id
+    topics: tuple[StoredTopic, ...]  # by id
     producers: tuple[tuple[int, str, int, int, int, RememberedBatches], ...]  # key, head
     queries: tuple[tuple[str, int, int], ...]
     evidence: Mapping[str, KeptEvidence]  # of queries
@@ -147,7 +160,10 @@ def pack_heads(state: LedgerState) -> bytes:
             state.format,
             state.horizon,
             state.limits,
-            tuple(topic for _, topic in sorted(state.topics.items())),
+            tuple(
+                StoredTopic(*topic[:4], state.heads[topic_id])
+                for topic_id, topic in sorted(state.topics.items())
+            ),
             tuple((*key, *head) for key, head in sorted(state.producers.items())),
             tuple((key, *head[:2]) for key, head in sorted(state.queries.items())),
             {key: head.evidence for key, head in state.queries.items() if head.evidence},
@@ -169,7 +185,13 @@ def unpack_heads(data: bytes, name: str) -> LedgerState:
         format=heads.format,
         horizon=heads.horizon,
         limits=heads.limits,
-        topics={topic.topic_id: topic for topic in heads.topics},
+        topics={
+            one.topic_id: TopicHead(
+                one.topic_id, one.name, one.created, one.config, len(one.partitions)
+            )
+            for one in heads.topics
+        },
+        heads={one.topic_id: one.partitions for one in heads.topics},
         producers={row[:3]: ProducerHead(*row[3:]) for row in heads.producers},
         queries={row[0]: QueryHead(*row[1:], heads.evidence.get(row[0])) for row in heads.queries},
         mirrors=heads.mirrors,
@@ -181,7 +203,7 @@ def unpack_heads(data: bytes, name: str) -> LedgerState:
     )
     if len(state.topic_ids) < len(heads.topics):
         raise CorruptLedgerError(name, "two of its topics have the same name or id")
-    there = {(topic.topic_id, number) for topic in heads.topics for number in topic.ends}
+    there = {(topic_id, number) for topic_id in state.heads for number in state.ends(topic_id)}
     named = {key[1:] for key in state.producers}.union(*state.groups.values())
     if not named <= there:
         raise CorruptLedgerError(

@@ -77,7 +77,7 @@ class BucketTarget(OwnTarget):
             if state.mirrors.get(self._mirror, "") != self._committed:
                 raise MirrorFencedError(self._mirror, self.name)
             ensure_no_other_wrote(
-                self.name, self._mirror, ends, lambda topic: state.topic(topic).ends
+                self.name, self._mirror, ends, lambda topic: state.ends(state.topic(topic).topic_id)
             )
             stretches = {
                 topic_id: tuple(state.following(topic_id, one) for one in of_topic)

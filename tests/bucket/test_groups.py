@@ -20,7 +20,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.ledger.entries import ENTRY_BYTES_MAX
-from spark_kbatch.ledger.state import DEFAULT_LIMITS
+from spark_kbatch.ledger.image import DEFAULT_LIMITS
 from tests.support.bucket_objects import AgingObjects, AllCounted, a_bucket, opened_again
 
 DAY_MS = 86_400_000

@@ -55,7 +55,7 @@ def objects() -> ScriptedObjects:
 
 
 def ends(ledger: Ledger) -> tuple[int, int]:
-    heads = ledger.state.topics[TOPIC_ID].partitions
+    heads = ledger.state.heads[TOPIC_ID]
     return heads[0].next_offset, heads[1].next_offset
 
 

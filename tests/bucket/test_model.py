@@ -25,6 +25,7 @@ from spark_kbatch.ledger.checksummed_json import sum_of
 from spark_kbatch.ledger.entries import (
     NO_ENTRY_ID,
     CommittedGroupOffset,
+    Content,
     Entry,
     Replacement,
     decode,
@@ -212,25 +213,26 @@ def _replace_by_what_may_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(self: LedgerState, content: Replacement) -> None:
         with pytest.MonkeyPatch.context() as unchecked:
             unchecked.setattr(LedgerState, "_check_objects", lambda *_: None)
-            LedgerState._check_replacement(self, content)
+            real(self, content)
 
-    rule = (LedgerState._read_from, check)
-    monkeypatch.setattr(LedgerState, "_RULES", {**LedgerState._RULES, Replacement: rule})
+    real = LedgerState._check_replacement
+    monkeypatch.setattr(LedgerState, "_check_replacement", check)
 
 
 def _let_a_merge_bring_back_what_retention_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin a partition where what replaces its extents does."""
 
-    def replace(self: LedgerState, content: Replacement) -> None:
-        LedgerState._read_from(self, content)
-        for topic_id, ranges in content.ranges.items():
-            for one in ranges:
-                head = self.partition(topic_id, one.partition)
-                start_offset = min(head.start_offset, one.start_offset)
-                self._move(topic_id, one.partition, start_offset=start_offset)
+    def change(self: LedgerState, content: Content) -> None:
+        real(self, content)
+        if isinstance(content, Replacement):
+            for topic_id, ranges in content.ranges.items():
+                for one in ranges:
+                    head = self.partition(topic_id, one.partition)
+                    start_offset = min(head.start_offset, one.start_offset)
+                    self.heads[topic_id][one.partition] = head._replace(start_offset=start_offset)
 
-    rule = (replace, LedgerState._check_replacement)
-    monkeypatch.setattr(LedgerState, "_RULES", {**LedgerState._RULES, Replacement: rule})
+    real = LedgerState._change
+    monkeypatch.setattr(LedgerState, "_change", change)
 
 
 def _leave_groups_out_of_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,7 +205,7 @@ class LongUse:
         topic_id = NIGHTLY if is_overwrite else STREAMED
 
         def content(state: LedgerState) -> Content:
-            heads = state.topics[topic_id].partitions
+            heads = state.heads[topic_id]
             stretches = tuple(
                 stretch_of(at, extents, heads[at].next_offset)  # type: ignore[arg-type]
                 for at, extents in staged.items()

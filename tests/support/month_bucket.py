@@ -78,7 +78,7 @@ class Month(LongUse):
         staged = self._staged(topic_id, 2)
 
         def content(state: LedgerState) -> LedgerCommit:
-            heads = state.topics[topic_id].partitions
+            heads = state.heads[topic_id]
             stretches = [
                 stretch_of(at, extents, heads[at].next_offset)  # type: ignore[arg-type]
                 for at, extents in staged.items()
