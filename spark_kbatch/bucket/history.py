@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.urls import checked, ledger_at
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.ledger.audit import Happening, told_of
+from spark_kbatch.ledger.audit import Happening, audited
 from spark_kbatch.ledger.commits import CommitWalk
-from spark_kbatch.ledger.entries import Tombstone, add_names
+from spark_kbatch.ledger.entries import Tombstone
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.store.commits import ALL_COMMITS, Commit
 
@@ -42,7 +42,7 @@ class BucketCommits:
             last, ends = numbers.stop - 1, {}
         walk = CommitWalk(names, ends)
         for entries in self._ledger.windows(last, _WINDOW, numbers.start):
-            add_names(names, entries)  # so that most topics that are gone have names
+            names.add(entries)  # so that most topics that are gone have names
             for entry in reversed(entries):
                 if isinstance(entry.content, Tombstone):
                     return
@@ -89,13 +89,13 @@ class Happenings:
     def newest_first(self) -> Iterator[Happening]:
         """Yield all entries; raises CorruptLedgerError for one that is missing or damaged."""
         for entries in self._ledger.windows(self.last, _SHOWN_WINDOW):
-            yield from told_of(entries, self._names)
+            yield from audited(entries, self._names)
 
     def at(self, number: int) -> Happening | None:
         """Return the entry with a number; None if the ledger ends before it."""
         if number > self.last:
             return None
-        return told_of([*self._ledger.entries(number, number)], self._names)[0]
+        return audited([*self._ledger.entries(number, number)], self._names)[0]
 
     def of_id(self, entry_id: str) -> Happening | None:
         """Return the entry with an id, for which all are looked at; None if none has it."""
@@ -109,4 +109,4 @@ def newest_of(ledger: SharedLedger, count: int) -> list[Happening]:
     """
     with ledger.state() as state:
         topics = state.topic_names
-    return told_of(next(ledger.windows(state.number, count), []), topics)
+    return audited(next(ledger.windows(state.number, count), []), topics)

@@ -89,6 +89,7 @@ from spark_kbatch.ledger.entries import (
     encode,
 )
 from spark_kbatch.ledger.extents import Change
+from spark_kbatch.ledger.image import TombstoneAheadError
 from spark_kbatch.ledger.state import NO_CHECKPOINT, LedgerState
 from spark_kbatch.store.commits import NOTHING_VISIBLE, user_name
 
@@ -143,10 +144,6 @@ class KnownLedger(NamedTuple):
     followed_ms: int  # when it was last asked for news
     checkpoint: CheckpointObjects | None  # None: all entries are there from the first one on
     entries: tuple[bytes, ...]  # after the checkpoint
-
-
-class _TombstoneAheadError(Exception):
-    """A tombstone is the next entry."""
 
 
 class Ledger:
@@ -214,12 +211,13 @@ class Ledger:
             if known.checkpoint is not None:
                 self.state = self._checkpoints.restored(known.checkpoint)
             for data in known.entries:
-                self._fold(decode(data, names.entry_name(self.state.number + 1)), data)
+                self.state.follow(decode(data, names.entry_name(self.state.number + 1)))
+                self._keep(data)
             if self.state.cluster_id == self._cluster_id and self._is_there(known):
                 self._newest_checkpoint = self.state.checkpoint
                 self._known_number = self.state.number
                 return True
-        except (CorruptLedgerError, UnsupportedLedgerError, _TombstoneAheadError) as error:
+        except (CorruptLedgerError, UnsupportedLedgerError) as error:
             logger.info("what this machine knows of the ledger is not used: %s", error)
         self.state, self._entries = LedgerState(), []
         self._checkpoints.objects = None
@@ -251,8 +249,11 @@ class Ledger:
             try:
                 if not self._read(min(known, _WINDOW_MAX) if known > 0 else window):
                     break
-            except _TombstoneAheadError:
-                self._open_above(self.state.number + 1)
+            except TombstoneAheadError:
+                number = self.state.number
+                self._open(self._newest_checkpoint)
+                if self.state.number <= number:
+                    raise
             if known <= 0:
                 window = min(2 * window, _WINDOW_MAX)
             self._skip_if_far()
@@ -380,15 +381,6 @@ class Ledger:
         except KBatchError as error:
             logger.info("going on from checkpoint %d: %s", self.state.checkpoint, error)
 
-    def _open_above(self, number: int) -> None:
-        """Open the newest checkpoint, as entry `number` is a tombstone."""
-        self._open(self._newest_checkpoint)
-        if self.state.number < number:
-            raise CorruptLedgerError(
-                names.entry_name(number),
-                "it is a tombstone, and no checkpoint that can be read is after it",
-            )
-
     def _leave_checkpoint(self, error: LostPartError) -> None:
         """Go on from another checkpoint than the one whose part is lost, as far as the state was.
 
@@ -423,21 +415,10 @@ class Ledger:
             if data is None:
                 return False
             data, entry = self._decoded(name, data)
-            self._fold(entry, data)
+            self.state.follow(entry)
+            self._keep(data)
             self.proved_ms = self.timing.now_ms()
         return True
-
-    def _fold(self, entry: Entry, data: bytes) -> None:
-        name = names.entry_name(entry.number)
-        if isinstance(entry.content, Tombstone):
-            raise _TombstoneAheadError
-        try:
-            self.state.apply(entry)
-        except UnsupportedLedgerError:
-            raise
-        except KBatchError as error:
-            raise CorruptLedgerError(name, f"it cannot follow: {error}") from None
-        self._keep(data)
 
     def _keep(self, data: bytes) -> None:
         self._last_entry = data

@@ -56,7 +56,7 @@ from spark_kbatch.bucket.remains import LedgerRemains
 from spark_kbatch.clock import now_ms, sleep_ms
 from spark_kbatch.errors import ConfigError, CorruptLedgerError
 from spark_kbatch.ledger import names
-from spark_kbatch.ledger.audit import EntryWords
+from spark_kbatch.ledger.audit import words_of
 from spark_kbatch.ledger.entries import (
     CLOSED,
     NO_ENTRY,
@@ -198,7 +198,6 @@ class Recovery:
             )
             for one in remains.missing(state)
         ]
-        words = EntryWords(lost.names)
         return Chain(
             self._remains.cluster_id,
             state.number,
@@ -209,7 +208,7 @@ class Recovery:
             bool(holes),
             (*holes, *lost.ranges()),
             {
-                one.number: words.of(one.content)
+                one.number: words_of(one.content, lost.names)
                 for one in later
                 if not isinstance(one.content, _NOT_TOLD)
             },
@@ -397,12 +396,12 @@ class _Lost:
 
     def ranges(self) -> Iterator[LostRange]:
         """Yield the lost offsets of each partition."""
-        by_name = sorted(self._ends, key=lambda key: (self.names.get(key[0], key[0]), key[1]))
+        by_name = sorted(self._ends, key=lambda key: (self.names[key[0]], key[1]))
         for key in by_name:
             topic_id, partition = key
             start, end = self._starts.get(key, 0), self._ends[key]
             if start < end:
-                tp = TopicPartition(self.names.get(topic_id, topic_id), partition)
+                tp = TopicPartition(self.names[topic_id], partition)
                 yield LostRange(tp, start, end, self._counts[key])
 
     def queries(self) -> Iterator[LostQuery]:

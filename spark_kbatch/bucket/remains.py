@@ -40,8 +40,6 @@ from spark_kbatch.errors import (
     ConfigError,
     CorruptLedgerError,
     CorruptRecordError,
-    KBatchError,
-    UnsupportedLedgerError,
 )
 from spark_kbatch.ledger import names
 from spark_kbatch.ledger.checkpoint_format import Root, ensure_of, unpack_root
@@ -236,14 +234,10 @@ class LedgerRemains:
             entry = self.first_again()
         if entry is None:
             return f"{name}: {self.faults[name]}"
-        if isinstance(entry.content, Tombstone):
-            return f"{name}: it is a tombstone, and no checkpoint that can be read is after it"
         try:
-            state.apply(entry)
-        except UnsupportedLedgerError:
-            raise
-        except KBatchError as error:
-            return f"{name}: it cannot follow: {error}"
+            state.follow(entry)
+        except CorruptLedgerError as error:
+            return f"{name}: {error.reason}"
         return ""
 
     def first_again(self) -> Entry:

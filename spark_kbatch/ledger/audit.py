@@ -12,6 +12,7 @@ from spark_kbatch.ledger.entries import (
     Horizon,
     LedgerCommit,
     LedgerStart,
+    NamesById,
     NewFormat,
     Replacement,
     StartOffsets,
@@ -20,7 +21,6 @@ from spark_kbatch.ledger.entries import (
     TopicCreation,
     TopicDeletion,
     TopicGrowth,
-    add_names,
 )
 
 
@@ -32,98 +32,83 @@ class Happening(NamedTuple):
     records: Mapping[str, int]  # that it added, by topic
 
 
-def told_of(entries: Sequence[Entry], topics: dict[str, str]) -> list[Happening]:
-    """Return entries in words, newest first; `topics` gets the names of those that they create."""
-    add_names(topics, entries)  # so that most topics that are gone have names
-    words = EntryWords(topics)
+def audited(entries: Sequence[Entry], names: NamesById) -> list[Happening]:
+    """Return entries in words, newest first; `names` of topics get those that they create."""
+    names.add(entries)  # so that most topics that are gone have names
     return [
-        Happening(one, words.of(one.content), words.records(one.content))
+        Happening(one, words_of(one.content, names), _records(one.content, names))
         for one in reversed(entries)
     ]
 
 
-class EntryWords:
-    """Entries in words, with the names that topics have."""
+def _records(content: Content, names: NamesById) -> dict[str, int]:
+    if not isinstance(content, LedgerCommit):
+        return {}
+    return {
+        names[topic_id]: sum(one.records_count for one in stretches)
+        for topic_id, stretches in content.stretches.items()
+    }
 
-    def __init__(self, names: Mapping[str, str]) -> None:
-        """Set up; `names` are of topics, by id."""
-        self._names = names
 
-    def records(self, content: Content) -> dict[str, int]:
-        """Return how many records an entry adds, by topic."""
-        if not isinstance(content, LedgerCommit):
-            return {}
-        return {
-            self._name(topic_id): sum(one.records_count for one in stretches)
-            for topic_id, stretches in content.stretches.items()
-        }
-
-    def _name(self, topic_id: str) -> str:
-        """Return a topic's name, or its id if it is gone."""
-        return self._names.get(topic_id, topic_id)
-
-    def of(self, content: Content) -> str:
-        """Return what an entry says."""
-        match content:
-            case LedgerStart():
-                return "the cluster begins"
-            case TopicCreation():
-                return (
-                    f"topic {content.name} is created with {(n := len(content.first_offsets))} "
-                    f"partition{'s' * (n != 1)}"
-                )
-            case TopicAlteration():
-                return f"settings of {self._name(content.topic_id)}: {_settings(content.changes)}"
-            case TopicGrowth():
-                more = len(content.first_offsets)
-                return (
-                    f"topic {self._name(content.topic_id)} gets {more} more "
-                    f"partition{'s' * (more != 1)}"
-                )
-            case TopicDeletion():
-                return f"topic {self._name(content.topic_id)} is deleted"
-            case LedgerCommit():
-                return self._commit(content)
-            case StartOffsets():
-                return f"starts: {self._starts(content.starts)}"
-            case Replacement():
-                topics = ", ".join(map(self._name, content.ranges))
-                return f"other objects have the records of {topics}"
-            case Fence():
-                return f"fence {content.name} is at epoch {content.epoch}"
-            case Horizon():
-                return f"what began before entry {content.number} commits no more"
-            case NewFormat():
-                return f"writers need format {content.format}"
-            case Tombstone():
-                return "only checkpoints know what it was"
-        return content.kind
-
-    def _commit(self, content: LedgerCommit) -> str:
-        found = [
-            f"{count} record{'s' * (count != 1)} to {topic}"
-            for topic, count in self.records(content).items()
-        ]
-        if content.starts:
-            found.append(f"starts: {self._starts(content.starts)}")
-        if content.micro_batch is not None:
-            found.append(
-                f"micro-batch {content.micro_batch.number} of {content.micro_batch.query_id}"
+def words_of(content: Content, names: NamesById) -> str:
+    """Return what an entry says."""
+    match content:
+        case LedgerStart():
+            return "the cluster begins"
+        case TopicCreation():
+            return (
+                f"topic {content.name} is created with {(n := len(content.first_offsets))} "
+                f"partition{'s' * (n != 1)}"
             )
-        if content.mirror is not None:
-            found.append(f"progress of mirror {content.mirror.name}")
-        for group, offsets in content.groups.items():
-            count = f"{(n := len(offsets))} offset{'s' * (n != 1)} of group {group}"
-            is_deletion = all(one.offset is None for one in offsets)
-            found.append(f"{count} {'is' if n == 1 else 'are'} deleted" if is_deletion else count)
-        return "; ".join(found)
+        case TopicAlteration():
+            return f"settings of {names[content.topic_id]}: {_settings(content.changes)}"
+        case TopicGrowth():
+            more = len(content.first_offsets)
+            return f"topic {names[content.topic_id]} gets {more} more partition{'s' * (more != 1)}"
+        case TopicDeletion():
+            return f"topic {names[content.topic_id]} is deleted"
+        case LedgerCommit():
+            return _commit(content, names)
+        case StartOffsets():
+            return f"starts: {_starts(content.starts, names)}"
+        case Replacement():
+            topics = ", ".join(names[topic_id] for topic_id in content.ranges)
+            return f"other objects have the records of {topics}"
+        case Fence():
+            return f"fence {content.name} is at epoch {content.epoch}"
+        case Horizon():
+            return f"what began before entry {content.number} commits no more"
+        case NewFormat():
+            return f"writers need format {content.format}"
+        case Tombstone():
+            return "only checkpoints know what it was"
+    return content.kind
 
-    def _starts(self, starts: Mapping[str, Mapping[int, int]]) -> str:
-        return ", ".join(
-            f"{self._name(topic_id)}-{partition} at {offset}"
-            for topic_id, of_topic in starts.items()
-            for partition, offset in of_topic.items()
-        )
+
+def _commit(content: LedgerCommit, names: NamesById) -> str:
+    found = [
+        f"{count} record{'s' * (count != 1)} to {topic}"
+        for topic, count in _records(content, names).items()
+    ]
+    if content.starts:
+        found.append(f"starts: {_starts(content.starts, names)}")
+    if content.micro_batch is not None:
+        found.append(f"micro-batch {content.micro_batch.number} of {content.micro_batch.query_id}")
+    if content.mirror is not None:
+        found.append(f"progress of mirror {content.mirror.name}")
+    for group, offsets in content.groups.items():
+        count = f"{(n := len(offsets))} offset{'s' * (n != 1)} of group {group}"
+        is_deletion = all(one.offset is None for one in offsets)
+        found.append(f"{count} {'is' if n == 1 else 'are'} deleted" if is_deletion else count)
+    return "; ".join(found)
+
+
+def _starts(starts: Mapping[str, Mapping[int, int]], names: NamesById) -> str:
+    return ", ".join(
+        f"{names[topic_id]}-{partition} at {offset}"
+        for topic_id, of_topic in starts.items()
+        for partition, offset in of_topic.items()
+    )
 
 
 def _settings(values: Mapping[str, object]) -> str:

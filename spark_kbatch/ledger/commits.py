@@ -13,6 +13,7 @@ from typing import Any
 from spark_kbatch.ledger.entries import (
     Entry,
     LedgerCommit,
+    NamesById,
     TopicDeletion,
     TopicGrowth,
 )
@@ -28,7 +29,7 @@ _NO_SIZE = -1  # of what an index lists, which may be gone
 class CommitWalk:
     """The ends of all partitions, on the way from the newest entry to the oldest."""
 
-    def __init__(self, names: Mapping[str, str], ends: dict[str, dict[int, int]]) -> None:
+    def __init__(self, names: NamesById, ends: dict[str, dict[int, int]]) -> None:
         """Begin after the newest entry, with names of topics by id, and what is known of their ends."""
         self._names, self._ends = names, ends  # by topic id, then partition
 
@@ -58,7 +59,7 @@ class CommitWalk:
 def _commit_of(
     entry: Entry,
     content: LedgerCommit,
-    names: Mapping[str, str],
+    names: NamesById,
     ends: Mapping[str, Mapping[int, int]],
 ) -> Commit | None:
     """Return the commit that an entry is; None if it is a producer's.
@@ -73,7 +74,7 @@ def _commit_of(
     if author is None and content.mirror is None:
         return None
     stretches = [
-        (TopicPartition(names.get(topic_id, topic_id), one.partition), one)
+        (TopicPartition(names[topic_id], one.partition), one)
         for topic_id, of_topic in content.stretches.items()
         for one in of_topic
     ]
@@ -97,7 +98,7 @@ def _commit_of(
         size_in_bytes=_NO_SIZE if _NO_SIZE in sizes else sum(sizes),
         offsets={tp: (one.base_offset, one.next_offset) for tp, one in stretches},
         ends={
-            TopicPartition(names.get(topic_id, topic_id), partition): end
+            TopicPartition(names[topic_id], partition): end
             for topic_id in {*content.stretches, *content.starts}
             for partition, end in ends.get(topic_id, {}).items()
         },
@@ -115,7 +116,7 @@ def summary_of(
         staged: what it commits.
     """
     assert isinstance(entry.content, LedgerCommit)
-    commit = _commit_of(entry, entry.content, names, {})
+    commit = _commit_of(entry, entry.content, NamesById(names), {})
     assert commit is not None
     size = sum(e.size_in_bytes for one in staged for extents in one.values() for e in extents)
     return commit._replace(size_in_bytes=size).summary()

@@ -176,11 +176,17 @@ class TopicDeletion(Content):
     kind: ClassVar = "delete"
 
 
-def add_names(names: dict[str, str], entries: Iterable[Entry]) -> None:
-    """Add the names of topics that these entries create, by id, where there are none."""
-    for entry in entries:
-        if isinstance(entry.content, TopicCreation):
-            names.setdefault(entry.content.topic_id, entry.content.name)
+class NamesById(dict[str, str]):
+    """Names of topics by id; the id itself for one that no one tells of."""
+
+    def __missing__(self, topic_id: str) -> str:
+        return topic_id
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Add the topics that these entries create, unless there is one of that id."""
+        for entry in entries:
+            if isinstance(entry.content, TopicCreation):
+                self.setdefault(entry.content.topic_id, entry.content.name)
 
 
 class MicroBatch(NamedTuple):

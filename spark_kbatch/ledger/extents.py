@@ -118,13 +118,10 @@ class Stretch(NamedTuple):
     @property
     def fault(self) -> str:
         """What it should be and is not; empty if nothing is wrong with it."""
-        if self.records_count > self.span or self.next_offset > LONG_MAX:
-            return "a stretch within its bounds"
-        found = None if isinstance(self.placed, IndexRange) else self.placed
-        is_sound = found is None or (self.span, self.records_count) == (
-            sum(one.span for one in found),
-            sum(one.records_count for one in found),
-        )
+        extents = [self] if isinstance(self.placed, IndexRange) else self.placed
+        sums = sum(one.span for one in extents), sum(one.records_count for one in extents)
+        is_within = self.records_count <= self.span <= LONG_MAX - self.base_offset
+        is_sound = is_within and sums == (self.span, self.records_count)
         return (
             "" if is_sound else f"extents of {self.span} offsets and {self.records_count} records"
         )

@@ -23,11 +23,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spark_kbatch.errors import (
+    CorruptLedgerError,
+    KBatchError,
     MirrorFencedError,
     RefusedEntryError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.ledger import names
 from spark_kbatch.ledger.entries import (
     FORMAT,
     NO_ENTRY,
@@ -41,6 +44,7 @@ from spark_kbatch.ledger.entries import (
     Fence,
     LedgerCommit,
     LedgerStart,
+    NamesById,
     NewFormat,
     Tombstone,
     TopicAlteration,
@@ -93,6 +97,10 @@ class GroupHead(NamedTuple):
     time_ms: int
 
 
+class TombstoneAheadError(CorruptLedgerError):
+    """A tombstone is the next entry."""
+
+
 @dataclass
 class MetadataImage:
     """What exists after one entry, and who committed what. Not thread-safe."""
@@ -115,9 +123,9 @@ class MetadataImage:
     # Lookups.
 
     @property
-    def topic_names(self) -> dict[str, str]:
+    def topic_names(self) -> NamesById:
         """The names of all topics, by id."""
-        return {topic.topic_id: topic.name for topic in self.topics.values()}
+        return NamesById((topic.topic_id, topic.name) for topic in self.topics.values())
 
     def topic(self, name: str) -> TopicHead:
         """Return a topic by its name; raises UnknownTopicOrPartitionError."""
@@ -182,6 +190,23 @@ class MetadataImage:
             "the first entry, and no other, starts a ledger",
         )
         self._check(entry.content)
+
+    def follow(self, entry: Entry) -> None:
+        """Become the image after the next entry of the ledger, where it is already.
+
+        Raises:
+            TombstoneAheadError: it has become a tombstone.
+            CorruptLedgerError: it cannot follow.
+        """
+        name = names.entry_name(entry.number)
+        if isinstance(entry.content, Tombstone):
+            raise TombstoneAheadError(
+                name, "it is a tombstone, and no checkpoint that can be read is after it"
+            )
+        try:
+            self.apply(entry)
+        except KBatchError as error:
+            raise CorruptLedgerError(name, f"it cannot follow: {error}") from None
 
     # Checks.
 
