@@ -1,9 +1,9 @@
 """A cluster in a bucket of an object store, for any number of processes, with nothing that runs beside them.
 
-A bucket holds objects that never change, and one ledger: a dense sequence of small objects, its entries, whose
-format and fold are in `ledger/`. To create an object unless it exists is
-all that a store has to do for that: whoever creates entry n + 1 has committed. There is no lock, no rename, no
-append, and no object that is changed by comparing it first.
+A bucket holds objects that never change, and one ledger: a dense sequence of small objects, its
+entries, whose format and fold are in `ledger/`. To create an object unless it exists is all that
+a store has to do for that: whoever creates entry n + 1 has committed. There is no lock, no
+rename, no append, and no object that is changed by comparing it first.
 
     bottom up
     objects       the interface of a store, and a store in memory

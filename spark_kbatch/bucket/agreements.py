@@ -18,7 +18,7 @@ from typing import TypeAlias
 from spark_kbatch import clock
 from spark_kbatch.bucket.objects import Objects, create_or_get
 from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
-from spark_kbatch.ledger.checksummed_json import seal, unseal
+from spark_kbatch.ledger import checksummed_json
 from spark_kbatch.ledger.codec import ObjectReader, form_of
 from spark_kbatch.ledger.names import DAY_MS, agreement_name
 from spark_kbatch.model import TopicPartition
@@ -76,7 +76,7 @@ def _found(objects: Objects, wanted: list[str]) -> AgreedOffsets:
 
 def _create(objects: Objects, name: str, rows: list[list[object]]) -> AgreedOffsets:
     """Create an answer, and return the one that is there then."""
-    data = seal({"offsets": rows, "v": 1})
+    data = checksummed_json.encode({"offsets": rows, "v": 1})
     there = create_or_get(
         objects, name, data, attempts=_ATTEMPTS_MAX, pause_ms=_PAUSE_MS, sleep_ms=clock.sleep_ms
     )
@@ -86,7 +86,7 @@ def _create(objects: Objects, name: str, rows: list[list[object]]) -> AgreedOffs
 def _parsed(data: bytes | None, name: str) -> AgreedOffsets:
     if data is None:
         return {}
-    found = unseal(data, name)
+    found = checksummed_json.decode(data, name)
     found.integer("v", 1, 1)
     rows = ObjectReader(found).at("offsets", _ROWS, found.values.get("offsets"))
     return {TopicPartition(topic, number): (start, end) for topic, number, start, end in rows}

@@ -8,10 +8,11 @@ names is whole. Nothing is read that no root names.
     heads   all that the state has but extents
     extents the changes of one topic's extents by some entries, in the order of entries
 
-`ledger.checkpoint_format` has their formats. A root names the parts of the newest root before it again, and adds one part for each topic
-that has changed since; a part that has grown as large as half of the one before is merged with that, so that a
-topic has few parts and each change is rewritten seldom. The newest root is looked up for that when the
-checkpoint is made: parts that only an older one names may be on their way to be deleted.
+`ledger.checkpoint_format` has their formats. A root names the parts of the newest root before it
+again, and adds one part for each topic that has changed since; a part that has grown as large as
+half of the one before is merged with that, so that a topic has few parts and each change is
+rewritten seldom. The newest root is looked up for that when the checkpoint is made: parts that
+only an older one names may be on their way to be deleted.
 
 Roots and parts are deleted some day. So a root that was listed may be gone: then a newer one is
 there. A root that is damaged, or a part that is missing or damaged, makes its checkpoint worthless,
@@ -66,7 +67,7 @@ from spark_kbatch.ledger.entries import decode
 from spark_kbatch.ledger.extents import (
     Change,
     DataExtent,
-    Stretch,
+    PartitionAppend,
     overlaid,
 )
 from spark_kbatch.ledger.state import (
@@ -255,10 +256,10 @@ class LedgerCheckpoints:
 
     def _state_of(self, root: Root, heads: bytes) -> LedgerState:
         state = unpack_heads(heads, root.heads.name)
-        if state.horizon > root.number:
+        if state.gc_boundary > root.number:
             raise CorruptLedgerError(
                 root.heads.name,
-                f"its horizon is {state.horizon}; expected an entry up to {root.number}",
+                f"its horizon is {state.gc_boundary}; expected an entry up to {root.number}",
             )
         state.number, state.entry_id, state.time_ms = root.number, root.entry_id, root.time_ms
         state.checkpoint = root.number
@@ -415,5 +416,5 @@ def _holes(state: LedgerState, topic_id: str, part: str) -> Iterator[Change]:
         start, span = head.start_offset, head.next_offset - head.start_offset
         if span:
             placed = (DataExtent(name, 0, 1, span, 0, 0, 0),)
-            stretch = Stretch(partition, start, span, 0, 0, placed)
-            yield Change(state.checkpoint, start, head.next_offset, stretch)
+            append = PartitionAppend(partition, start, span, 0, 0, placed)
+            yield Change(state.checkpoint, start, head.next_offset, append)

@@ -49,7 +49,7 @@ Part = tuple[OffsetRange, "AbstractContextManager[PartitionReader]"]
 def unmerged(changes: Sequence[Change]) -> Sequence[Change]:
     """Return the last changes of a partition, of which none is merged."""
     first = len(changes)
-    while first > 0 and changes[first - 1].stretch.leader_epoch != FINAL_EPOCH:
+    while first > 0 and changes[first - 1].append.leader_epoch != FINAL_EPOCH:
         first -= 1
     return changes[first:]
 
@@ -63,12 +63,12 @@ def ranks(changes: Mapping[K, Sequence[Change]]) -> dict[K, list[int]]:
     longest: Sequence[Change] = max(changes.values(), key=len, default=())
     known: dict[str, int] = {}
     for rank, change in enumerate(longest):
-        known |= dict.fromkeys(change.stretch.objects, rank)
+        known |= dict.fromkeys(change.append.objects, rank)
     found: dict[K, list[int]] = {}
     for key, some in changes.items():
         found[key], rank = [], 0
         for change in some:
-            rank = max(rank, *(known.get(name, 0) for name in change.stretch.objects))
+            rank = max(rank, *(known.get(name, 0) for name in change.append.objects))
             found[key].append(rank)
     return found
 

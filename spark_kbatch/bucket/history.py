@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.urls import checked, ledger_at
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.ledger.audit import Happening, audited
+from spark_kbatch.ledger.audit import AuditEntry, audited
 from spark_kbatch.ledger.commits import CommitWalk
 from spark_kbatch.ledger.entries import Tombstone
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
@@ -76,7 +76,7 @@ class BucketCommits:
         raise ConfigError(f"there is no commit {number}: no entry of that number is one")
 
 
-class Happenings:
+class AuditLog:
     """The entries of the cluster at one URL, as they are when it is opened."""
 
     def __init__(self, url: str, options: StoreOptions = NO_STORE_OPTIONS) -> None:
@@ -86,26 +86,26 @@ class Happenings:
         self.last = self._ledger.state.number  # of the newest entry; -1 if there is none
         self._names = self._ledger.state.topic_names
 
-    def newest_first(self) -> Iterator[Happening]:
+    def newest_first(self) -> Iterator[AuditEntry]:
         """Yield all entries; raises CorruptLedgerError for one that is missing or damaged."""
         for entries in self._ledger.windows(self.last, _SHOWN_WINDOW):
             yield from audited(entries, self._names)
 
-    def at(self, number: int) -> Happening | None:
+    def at(self, number: int) -> AuditEntry | None:
         """Return the entry with a number; None if the ledger ends before it."""
         if number > self.last:
             return None
         return audited([*self._ledger.entries(number, number)], self._names)[0]
 
-    def of_id(self, entry_id: str) -> Happening | None:
+    def of_id(self, entry_id: str) -> AuditEntry | None:
         """Return the entry with an id, for which all are looked at; None if none has it."""
         return next((one for one in self.newest_first() if one.entry.entry_id == entry_id), None)
 
 
-def newest_of(ledger: SharedLedger, count: int) -> list[Happening]:
+def newest_of(ledger: SharedLedger, count: int) -> list[AuditEntry]:
     """Return the newest entries of an open cluster, newest first, by a request for each.
 
-    Raises as `Happenings.newest_first`.
+    Raises as `AuditLog.newest_first`.
     """
     with ledger.state() as state:
         topics = state.topic_names

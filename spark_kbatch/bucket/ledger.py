@@ -75,8 +75,7 @@ from spark_kbatch.errors import (
     RefusedEntryError,
     UnsupportedLedgerError,
 )
-from spark_kbatch.ledger import names
-from spark_kbatch.ledger.checksummed_json import seal, unseal
+from spark_kbatch.ledger import checksummed_json, names
 from spark_kbatch.ledger.entries import (
     CLOSED,
     FORMAT,
@@ -452,7 +451,9 @@ class Ledger:
         if data is None:
             return NO_CHECKPOINT
         try:
-            return unseal(data, names.HINT).integer("checkpoint", NO_CHECKPOINT, names.NUMBER_MAX)
+            return checksummed_json.decode(data, names.HINT).integer(
+                "checkpoint", NO_CHECKPOINT, names.NUMBER_MAX
+            )
         except KBatchError as error:
             logger.info("%s", error)
             return NO_CHECKPOINT
@@ -462,7 +463,7 @@ class Ledger:
         if is_due or now_ms - self._hinted_ms >= HINT_EVERY_MS:
             self._hinted_ms = now_ms
             values = {"checkpoint": self._newest_checkpoint, "entry": self.state.number}
-            self.objects.put(names.HINT, seal(values))
+            self.objects.put(names.HINT, checksummed_json.encode(values))
 
     # Writing.
 

@@ -22,7 +22,7 @@
 
 Whatever cannot be mended, all else is looked at, and mended. So nothing is given up here: whatever
 is done loses no record, and what cannot be done so is said. A merge leaves the objects that it has
-read until the horizon has passed, so for about a week a damaged segment can be written again.
+read until the GC boundary has passed, so for about a week a damaged segment can be written again.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class BucketRepair:
         yield from itertools.chain(*self.ledger(quick=True)[1:])
         for one in self._remains.missing(self._state, why_small):
             topic = self._state.topics[one.topic_id].name
-            yield f"{TopicPartition(topic, one.change.stretch.partition)}: {one.fault}"
+            yield f"{TopicPartition(topic, one.change.append.partition)}: {one.fault}"
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted; none is internal."""
@@ -285,9 +285,9 @@ class _MendedTopic:
     def _others(self) -> dict[int, list[PlacedExtent]]:
         """All extents that the topic was ever read from and that are there, by partition."""
         found: dict[int, list[PlacedExtent]] = {}
-        for stretch in self._remains.stretches(self._state, self._topic_id):
-            whole = Change(NO_ENTRY, stretch.base_offset, stretch.next_offset, stretch)
-            extents = found.setdefault(stretch.partition, [])
+        for append in self._remains.appends(self._state, self._topic_id):
+            whole = Change(NO_ENTRY, append.base_offset, append.next_offset, append)
+            extents = found.setdefault(append.partition, [])
             with contextlib.suppress(CorruptLedgerError):  # an index that is missing or damaged
                 for placed in self._placements.of([whole], 0, LONG_MAX):
                     if placed.extent.name in self._remains.sizes:

@@ -225,8 +225,9 @@ def read_twice(
 ) -> tuple[bytes, _Read]:
     """Return the content of an object and what `read` makes of it, or else of a second answer.
 
-    What has not its sum may be sound in the store, and damaged on its way, as by a proxy. So it is asked for once
-    more before an error says that the ledger is corrupt, which stops all writers.
+    What has not its sum may be sound in the store, and damaged on its way, as by a proxy. So it
+    is asked for once more before an error says that the ledger is corrupt, which stops all
+    writers.
 
     Args:
         data: the first answer.

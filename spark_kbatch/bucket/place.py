@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 from spark_kbatch.bucket.objects import Objects, create_or_get, read_twice
 from spark_kbatch.errors import ClusterReplacedError, ConfigError, CorruptLedgerError
-from spark_kbatch.ledger import names
-from spark_kbatch.ledger.checksummed_json import ensure_version, seal, unseal
+from spark_kbatch.ledger import checksummed_json, names
+from spark_kbatch.ledger.checksummed_json import ensure_version
 
 _VERSION = 2
 _ATTEMPTS_MAX = 10
@@ -103,7 +103,7 @@ def ensure_no_cluster(place: Objects) -> None:
 
 
 def _parsed(data: bytes) -> str:
-    found = unseal(data, names.CLUSTER)
+    found = checksummed_json.decode(data, names.CLUSTER)
     ensure_version(found, _VERSION)
     found.text("probe")  # for people
     return found.text("id", names.RANDOM_ID)
@@ -135,7 +135,7 @@ def replace_cluster(place: Objects, cluster_id: str, probe: str) -> None:
 
 
 def _packed(cluster_id: str, probe: str) -> bytes:
-    return seal({"id": cluster_id, "probe": probe, "v": _VERSION})
+    return checksummed_json.encode({"id": cluster_id, "probe": probe, "v": _VERSION})
 
 
 def ensure_cluster(place: Objects, cluster_id: str) -> None:

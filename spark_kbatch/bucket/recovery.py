@@ -6,17 +6,17 @@ newest one that can be told, and of which every object is there.
     0 close    a last entry in the ledger, after which no one commits: what was before is the chain;
                it is a `format` with CLOSED, which no version knows
     1 chain    the newest state by checkpoints and entries; if an object is missing to which it
-               refers, and that is younger than the horizon, the state before the entry that brought
-               it, and so on
+               refers, and that is younger than the GC boundary, the state before the entry that
+               brought it, and so on
     2 lost     what later entries and checkpoints say that is not in that state
     3 copy     all objects of the state into the folder of a new cluster id, within the store
     4 ledger   tombstones up to the state's entry, and a checkpoint with the state; then a fence, which says when
     5 cluster  the object at the place names the new id
 
-What is missing and older than the horizon is not on its way any more: it is lost, and takes nothing
-else with it. The new cluster has holes there, as it has where the part of a checkpoint is lost that
-says where the data is, and where no state before can be told: what refers to it stays, and reading
-it is an error.
+What is missing and older than the GC boundary is not on its way any more: it is lost, and takes
+nothing else with it. The new cluster has holes there, as it has where the part of a checkpoint is
+lost that says where the data is, and where no state before can be told: what refers to it stays,
+and reading it is an error.
 
 The last entry is created as any entry is. So whoever has committed is before it, and whoever comes
 later reads it before its next commit, and is refused. So no commit is acknowledged that is not in
@@ -64,7 +64,7 @@ from spark_kbatch.ledger.entries import (
     Content,
     Entry,
     Fence,
-    Horizon,
+    GcBoundary,
     LedgerCommit,
     NewFormat,
     Replacement,
@@ -80,7 +80,7 @@ _AT_ONCE = 16
 _TOMBSTONES_AT_ONCE = 1000
 _WRITER = "recover"  # as entries name it, and the fence
 # What these say is in the state in another way, or is nothing that can be lost.
-_NOT_TOLD = (LedgerCommit, Replacement, Horizon, Fence, Tombstone)
+_NOT_TOLD = (LedgerCommit, Replacement, GcBoundary, Fence, Tombstone)
 
 
 class LostRange(NamedTuple):
@@ -168,7 +168,7 @@ class Recovery:
             late = (  # by the last entry when they were written
                 one
                 for one in remains.missing(state)
-                if names.began_at(one.fault.name) >= newest.state.horizon
+                if names.start_entry(one.fault.name) >= newest.state.gc_boundary
             )
             missing = min(late, key=lambda one: one.change.number, default=None)
             if missing is None:
@@ -191,7 +191,7 @@ class Recovery:
                 lost.add_heads(remains.reader.opened(root))
         holes = [
             LostRange(
-                TopicPartition(lost.names[one.topic_id], one.change.stretch.partition),
+                TopicPartition(lost.names[one.topic_id], one.change.append.partition),
                 one.fault.start_offset,
                 one.fault.next_offset,
                 one.fault.records_count,
@@ -375,11 +375,11 @@ class _Lost:
                 self._starts.setdefault((content.topic_id, number), offset)
         if not isinstance(content, LedgerCommit):
             return
-        for topic_id, stretches in content.stretches.items():
-            for stretch in stretches:
-                key = topic_id, stretch.partition
-                self._ends[key] = max(self._ends.get(key, 0), stretch.next_offset)
-                self._counts[key] += stretch.records_count
+        for topic_id, appends in content.appends.items():
+            for append in appends:
+                key = topic_id, append.partition
+                self._ends[key] = max(self._ends.get(key, 0), append.next_offset)
+                self._counts[key] += append.records_count
         if content.micro_batch is not None:
             query_id, number = content.micro_batch
             self._micro_batches[query_id] = max(self._micro_batches.get(query_id, -1), number)

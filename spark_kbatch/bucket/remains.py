@@ -56,7 +56,7 @@ from spark_kbatch.ledger.entries import (
     decode,
     tombstone_of,
 )
-from spark_kbatch.ledger.extents import Change, Stretch
+from spark_kbatch.ledger.extents import Change, PartitionAppend
 from spark_kbatch.ledger.image import DEFAULT_LIMITS
 from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
@@ -279,19 +279,19 @@ class LedgerRemains:
         """Return what is at each offset of one topic, by partition, with holes for lost parts."""
         return self.reader.changes(state, topic_id, with_holes=True)
 
-    def stretches(self, state: LedgerState, topic_id: str) -> list[Stretch]:
+    def appends(self, state: LedgerState, topic_id: str) -> list[PartitionAppend]:
         """Return whatever a topic was ever read from, as far as entries and checkpoints tell, newest first."""
         created = state.topics[topic_id].created
-        found: dict[Stretch, None] = {}
+        found: dict[PartitionAppend, None] = {}
         for number in reversed(self.numbers):
             entry = self.entry(number) if number > created else None
             if entry is not None and isinstance(entry.content, LedgerCommit | Replacement):
-                found.update(dict.fromkeys(entry.content.stretches.get(topic_id, ())))
+                found.update(dict.fromkeys(entry.content.appends.get(topic_id, ())))
         for number in reversed(self.checkpoints):
             root = self.root(number) if number >= created else None
             if root is not None:
                 for changes in self.reader.changes(self.reader.opened(root), topic_id).values():
-                    found.update(dict.fromkeys(one.stretch for one in changes))
+                    found.update(dict.fromkeys(one.append for one in changes))
         return [*found]
 
     def missing(
@@ -324,7 +324,7 @@ class LedgerRemains:
         found = set[str]()
         for _, changes in self.changes(state):
             for change in changes:
-                found.update(change.stretch.objects)
+                found.update(change.append.objects)
                 with contextlib.suppress(CorruptLedgerError):  # an index that is lost
                     found.update(one.extent.name for one in self._placements.whole(change))
         return found & self.sizes.keys()
@@ -356,7 +356,7 @@ def faults(
         try:
             placed = [*placements.whole(change)]
         except CorruptLedgerError as error:
-            why, count = f"{error.name}: {error.reason}", change.stretch.records_count
+            why, count = f"{error.name}: {error.reason}", change.append.records_count
             yield Fault(change.start_offset, expected, why, error.name, count)
             continue
         for one in placed:

@@ -46,12 +46,12 @@ from spark_kbatch.terminal import counted, iso_time, visible
 from spark_kbatch.web.metrics import Exposition
 
 if TYPE_CHECKING:
-    from spark_kbatch.bucket.history import Happenings
+    from spark_kbatch.bucket.history import AuditLog
     from spark_kbatch.bucket.maintenance import BucketDescription, Maintained, Merged, Stored
     from spark_kbatch.bucket.probe import TriedStore
     from spark_kbatch.bucket.recovery import Chain, LostRange
     from spark_kbatch.bucket.store import BucketStore
-    from spark_kbatch.ledger.audit import Happening
+    from spark_kbatch.ledger.audit import AuditEntry
 
 
 _NUMBER = re.compile(r"[0-9]{1,20}")
@@ -176,10 +176,10 @@ def ledger(
     PATH is its URL. With the number or the id of an ENTRY, as an error about an unknown outcome names them, say whether it is there;
     the exit code is 1 if it is not.
     """
-    from spark_kbatch.bucket.history import Happenings  # noqa: PLC0415  only for a bucket
+    from spark_kbatch.bucket.history import AuditLog  # noqa: PLC0415  only for a bucket
 
     refuse_beside("ENTRY", entry, "--max-entries")
-    happenings = Happenings(path, parse_store_options(client, path, alone=True))
+    happenings = AuditLog(path, parse_store_options(client, path, alone=True))
     found = (
         itertools.islice(happenings.newest_first(), max_entries)
         if entry is None
@@ -187,7 +187,7 @@ def ledger(
     )
     if as_json:
         for one in found:
-            print_json(_happening_as_json(one))
+            print_json(_audit_entry_as_json(one))
         return
     table = Table(f"Ledger of {happenings.address}")
     table.add_numbers("entry")
@@ -202,7 +202,7 @@ def ledger(
     table.print(if_empty=f"{happenings.address} has no entries yet.")
 
 
-def _looked_up(happenings: Happenings, entry: str) -> Happening:
+def _looked_up(happenings: AuditLog, entry: str) -> AuditEntry:
     if _ID.fullmatch(entry):
         found = happenings.of_id(entry)
     elif _NUMBER.fullmatch(entry):
@@ -217,7 +217,7 @@ def _looked_up(happenings: Happenings, entry: str) -> Happening:
     return found
 
 
-def _happening_as_json(one: Happening) -> dict[str, Any]:
+def _audit_entry_as_json(one: AuditEntry) -> dict[str, Any]:
     entry = one.entry
     return {
         "entry": entry.number, "time": iso_time(entry.time_ms), "kind": entry.content.kind, "by": entry.by or None,

@@ -1,7 +1,8 @@
 """A ledger: a dense sequence of entries, each of which says what happened in a cluster, once; and their fold.
 
-The state at n is the fold of entries 0 to n. All here is pure: no files, objects, threads or clocks. Where entries
-lie, and who decides which is the next one, is said by the place that has the ledger; now that is a bucket.
+The state at n is the fold of entries 0 to n. All here is pure: no files, objects, threads or
+clocks. Where entries lie, and who decides which is the next one, is said by the place that has
+the ledger; now that is a bucket.
 
     bottom up
     names             the names of a ledger's objects, and what their numbers say

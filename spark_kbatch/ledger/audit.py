@@ -9,7 +9,7 @@ from spark_kbatch.ledger.entries import (
     Content,
     Entry,
     Fence,
-    Horizon,
+    GcBoundary,
     LedgerCommit,
     LedgerStart,
     NamesById,
@@ -24,7 +24,7 @@ from spark_kbatch.ledger.entries import (
 )
 
 
-class Happening(NamedTuple):
+class AuditEntry(NamedTuple):
     """An entry, in words."""
 
     entry: Entry
@@ -32,11 +32,11 @@ class Happening(NamedTuple):
     records: Mapping[str, int]  # that it added, by topic
 
 
-def audited(entries: Sequence[Entry], names: NamesById) -> list[Happening]:
+def audited(entries: Sequence[Entry], names: NamesById) -> list[AuditEntry]:
     """Return entries in words, newest first; `names` of topics get those that they create."""
     names.add(entries)  # so that most topics that are gone have names
     return [
-        Happening(one, words_of(one.content, names), _records(one.content, names))
+        AuditEntry(one, words_of(one.content, names), _records(one.content, names))
         for one in reversed(entries)
     ]
 
@@ -45,8 +45,8 @@ def _records(content: Content, names: NamesById) -> dict[str, int]:
     if not isinstance(content, LedgerCommit):
         return {}
     return {
-        names[topic_id]: sum(one.records_count for one in stretches)
-        for topic_id, stretches in content.stretches.items()
+        names[topic_id]: sum(one.records_count for one in appends)
+        for topic_id, appends in content.appends.items()
     }
 
 
@@ -76,7 +76,7 @@ def words_of(content: Content, names: NamesById) -> str:
             return f"other objects have the records of {topics}"
         case Fence():
             return f"fence {content.name} is at epoch {content.epoch}"
-        case Horizon():
+        case GcBoundary():
             return f"what began before entry {content.number} commits no more"
         case NewFormat():
             return f"writers need format {content.format}"

@@ -4,7 +4,7 @@
     heads   topics with their partitions, producers, queries with their evidence, mirrors, fences, groups, limits
     extents the changes of one topic's extents by some entries, in the order of entries
 
-All are sealed lines.
+All are lines of JSON with their sums.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_kbatch.errors import CorruptLedgerError
 from spark_kbatch.ledger import names
 from spark_kbatch.ledger.codec import form_of, pack, sequence, unpack
 from spark_kbatch.ledger.entries import Entry, KeptEvidence, RandomId, TopicName
-from spark_kbatch.ledger.extents import Change, Positive, Stretch, TopicId
+from spark_kbatch.ledger.extents import Change, PartitionAppend, Positive, TopicId
 from spark_kbatch.ledger.image import GroupHead, QueryHead, TopicHead
 from spark_kbatch.ledger.state import (
     LedgerState,
@@ -49,22 +49,22 @@ class Root:
 
 
 class StoredChange(NamedTuple):
-    """A range of offsets, and the stretch that it is read from."""
+    """A range of offsets, and the append that it is read from."""
 
     start_offset: int
     next_offset: int
-    stretch: Stretch
+    append: PartitionAppend
 
     @property
     def fault(self) -> str:
         """What it should be and is not; empty if nothing is wrong with it."""
         edges = (
-            self.stretch.base_offset,
+            self.append.base_offset,
             self.start_offset,
             self.next_offset - 1,
-            self.stretch.next_offset - 1,
+            self.append.next_offset - 1,
         )
-        return "" if [*edges] == sorted(edges) else "offsets of the stretch that they are read from"
+        return "" if [*edges] == sorted(edges) else "offsets of the append that they are read from"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class StoredHeads:
 
     cluster_id: Annotated[RandomId, "cluster"]
     format: Positive
-    horizon: int
+    gc_boundary: Annotated[int, "horizon"]
     limits: dict[str, int]
     topics: tuple[StoredTopic, ...]  # by id
     producers: tuple[tuple[int, str, int, int, int, RememberedBatches], ...]  # key, head
@@ -145,7 +145,7 @@ def unpack_changes(data: bytes, name: str, checkpoint: int, partitions: int) -> 
         partitions: how many the topic has.
     """
     found = unpack(StoredChanges, data, name).changes
-    if any(one.stretch.partition >= partitions for one in found):
+    if any(one.append.partition >= partitions for one in found):
         raise CorruptLedgerError(
             name, f"it has changes of other partitions than 0 to {partitions - 1}"
         )
@@ -158,7 +158,7 @@ def pack_heads(state: LedgerState) -> bytes:
         StoredHeads(
             state.cluster_id,
             state.format,
-            state.horizon,
+            state.gc_boundary,
             state.limits,
             tuple(
                 StoredTopic(*topic[:4], state.heads[topic_id])
@@ -183,7 +183,7 @@ def unpack_heads(data: bytes, name: str) -> LedgerState:
     state = LedgerState(
         cluster_id=heads.cluster_id,
         format=heads.format,
-        horizon=heads.horizon,
+        gc_boundary=heads.gc_boundary,
         limits=heads.limits,
         topics={
             one.topic_id: TopicHead(

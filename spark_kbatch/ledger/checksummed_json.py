@@ -20,13 +20,13 @@ from spark_kbatch.stored_json import StoredObject, parse
 _SUM_SIZE = len("c1d04330\n")
 
 
-def seal(values: Mapping[str, Any]) -> bytes:
+def encode(values: Mapping[str, Any]) -> bytes:
     """Return the bytes of an object."""
     line = json.dumps(values, sort_keys=True, separators=(",", ":")).encode() + b"\n"
     return line + sum_of(line).encode() + b"\n"
 
 
-def unseal(data: bytes, name: str) -> StoredObject:
+def decode(data: bytes, name: str) -> StoredObject:
     """Return the values of an object, to be checked as they are taken.
 
     Raises:

@@ -10,11 +10,12 @@
     Mapping[str, X]         an object
     Annotated[X, ...]       as a form in it says; a text in it is the key of a field, where that is not its name
 
-A form reads and writes the values of one annotation. Names of objects (`STORED_NAME`) are replaced by their place
-in a list, which is at the key "objects" of the object that they are in.
+A form reads and writes the values of one annotation. Names of objects (`STORED_NAME`) are
+replaced by their place in a list, which is at the key "objects" of the object that they are in.
 
-A value is checked as it is read: its type, its range, its length. A failed check raises CorruptLedgerError, with
-the path of the value, what was found and what was expected; a key that is not known, UnsupportedLedgerError.
+A value is checked as it is read: its type, its range, its length. A failed check raises
+CorruptLedgerError, with the path of the value, what was found and what was expected; a key that
+is not known, UnsupportedLedgerError.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from typing import (
 )
 
 from spark_kbatch.errors import UnsupportedLedgerError
-from spark_kbatch.ledger import names
-from spark_kbatch.ledger.checksummed_json import ensure_version, seal, unseal
+from spark_kbatch.ledger import checksummed_json, names
+from spark_kbatch.ledger.checksummed_json import ensure_version
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.stored_json import StoredObject
 
@@ -182,7 +183,7 @@ def by_key(key: Form, item: Form) -> Form:
 
 
 _NAMES = sequence(
-    plain(lambda one: isinstance(one, str) and names.began_at(one) >= 0, "names of data, indexes and segments"), list
+    plain(lambda one: isinstance(one, str) and names.start_entry(one) >= 0, "names of data, indexes and segments"), list
 )  # fmt: skip
 
 
@@ -197,8 +198,8 @@ def ensure_known(found: StoredObject, keys: Iterable[str], known: Container[str]
 def record(kind: type[Any]) -> Form:
     """Return the form of a dataclass, or of another class with named fields, as an object.
 
-    Its class says whether names of objects are in a list (`has_objects`), and whether keys are left out where there is
-    nothing (`leaves_out`).
+    Its class says whether names of objects are in a list (`has_objects`), and whether keys are
+    left out where there is nothing (`leaves_out`).
     """
     fields = {
         next((one for one in get_args(hint) if isinstance(one, str)), name): (name, form_of(hint))
@@ -263,7 +264,7 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 def pack(value: Any, *, version: int | None = None) -> bytes:
     """Return a dataclass as the bytes of an object, with a version or without."""
     values = form_of(type(value)).write(value, {})
-    return seal(values if version is None else {**values, "v": version})
+    return checksummed_json.encode(values if version is None else {**values, "v": version})
 
 
 def unpack(kind: type[_Stored], data: bytes, name: str, *, version: int | None = None) -> _Stored:
@@ -273,7 +274,7 @@ def unpack(kind: type[_Stored], data: bytes, name: str, *, version: int | None =
         CorruptLedgerError: it is damaged.
         UnsupportedLedgerError: it has another version, or a key that this version does not know.
     """
-    found = unseal(data, name)
+    found = checksummed_json.decode(data, name)
     if version is not None:
         ensure_version(found, version)
         del found.values["v"]

@@ -46,13 +46,13 @@ class CommitWalk:
             for topic_id, starts in content.starts.items():
                 # Where nothing is known of a partition, it ends at its start, or after it.
                 self._ends[topic_id] = {**starts, **self._ends.get(topic_id, {})}
-            for topic_id, stretches in content.stretches.items():
+            for topic_id, appends in content.appends.items():
                 self._ends.setdefault(topic_id, {}).update(
-                    {one.partition: one.next_offset for one in stretches}
+                    {one.partition: one.next_offset for one in appends}
                 )
             found = _commit_of(entry, content, self._names, self._ends)
-            for topic_id, stretches in content.stretches.items():
-                self._ends[topic_id].update({one.partition: one.base_offset for one in stretches})
+            for topic_id, appends in content.appends.items():
+                self._ends[topic_id].update({one.partition: one.base_offset for one in appends})
         return found
 
 
@@ -73,14 +73,14 @@ def _commit_of(
     author = _author_of(entry.by)
     if author is None and content.mirror is None:
         return None
-    stretches = [
+    appends = [
         (TopicPartition(names[topic_id], one.partition), one)
-        for topic_id, of_topic in content.stretches.items()
+        for topic_id, of_topic in content.appends.items()
         for one in of_topic
     ]
     sizes = [
         _NO_SIZE if isinstance(one.placed, IndexRange) else sum(e.size_in_bytes for e in one.placed)
-        for _, one in stretches
+        for _, one in appends
     ]
     transactional_id, sequence = entry.entry_id, NO_TRANSACTION_SEQUENCE
     if content.micro_batch is not None:
@@ -94,12 +94,12 @@ def _commit_of(
         transactional_id=transactional_id,
         sequence=sequence,
         author=author or UNKNOWN_AUTHOR,
-        records_count=sum(one.records_count for _, one in stretches),
+        records_count=sum(one.records_count for _, one in appends),
         size_in_bytes=_NO_SIZE if _NO_SIZE in sizes else sum(sizes),
-        offsets={tp: (one.base_offset, one.next_offset) for tp, one in stretches},
+        offsets={tp: (one.base_offset, one.next_offset) for tp, one in appends},
         ends={
             TopicPartition(names[topic_id], partition): end
-            for topic_id in {*content.stretches, *content.starts}
+            for topic_id in {*content.appends, *content.starts}
             for partition, end in ends.get(topic_id, {}).items()
         },
     )

@@ -1,6 +1,7 @@
 """The entries of a ledger, and their format.
 
-An entry is an object of one sealed line of JSON (`sealed`), so that it can be read with any tool:
+An entry is an object of one line of JSON and its sum (`checksummed_json`), so that it can be read
+with any tool:
 
     {"before":"9c..","by":"","content":{..},"id":"41..","kind":"commit","number":42,"time":1700000000000,"v":2}
 
@@ -19,7 +20,7 @@ An entry is an object of one sealed line of JSON (`sealed`), so that it can be r
     grow        id, first_offsets: of the partitions that are added
     delete      id: a topic with all its records
     commit      of records, of groups' offsets, or both:
-                [objects, topics]  stretches by topic id, in the format of `extents`
+                [objects, topics]  appends by topic id, in the format of `extents`
                 [starts]           by topic id: [[partition, start offset], ..]
                 [query]            [id, number]: of the micro-batch
                 [evidence]         what tells a repetition of it from others (`store.repetitions`)
@@ -29,7 +30,7 @@ An entry is an object of one sealed line of JSON (`sealed`), so that it can be r
                 [groups]           by group: [[topic id, partition, offset or null, metadata], ..]
                 [fence]            [name, epoch] that the writer holds
     starts      topics: by id: [[partition, start offset], ..]
-    replace     objects, topics: by id: [[partition, start, next, [stretch, ..]], ..]
+    replace     objects, topics: by id: [[partition, start, next, [append, ..]], ..]
     fence       name, epoch: what holds an earlier epoch of the name commits no more
     horizon     number: what began before that entry commits and replaces no more
     format      format: kinds up to that format may follow
@@ -49,8 +50,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 from spark_kbatch.errors import CorruptLedgerError, RefusedEntryError, UnsupportedLedgerError
-from spark_kbatch.ledger import names
-from spark_kbatch.ledger.checksummed_json import ensure_version, seal, unseal
+from spark_kbatch.ledger import checksummed_json, names
+from spark_kbatch.ledger.checksummed_json import ensure_version
 from spark_kbatch.ledger.codec import (
     Form,
     ObjectReader,
@@ -61,7 +62,7 @@ from spark_kbatch.ledger.codec import (
     text,
     whole,
 )
-from spark_kbatch.ledger.extents import Positive, Stretch, Stretches, TopicId
+from spark_kbatch.ledger.extents import Appends, PartitionAppend, Positive, TopicId
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.store.repetitions import Evidence
 
@@ -237,7 +238,7 @@ class LedgerCommit(Content):
     """Data, and what goes with it, or offsets of groups alone: all of it at once."""
 
     # One of each partition at most.
-    stretches: Annotated[Stretches, "topics"] = field(default_factory=dict)
+    appends: Annotated[Appends, "topics"] = field(default_factory=dict)
     starts: StartOffsetsByTopic = field(default_factory=dict)
     micro_batch: Annotated[MicroBatch | None, "query"] = None
     mirror: MirrorStep | None = None
@@ -260,29 +261,29 @@ class StartOffsets(Content):
     kind: ClassVar = "starts"
 
 
-class ReplacedRange(NamedTuple):
-    """A range of offsets of one partition, and the stretches that are read in its place, back to back."""
+class Rewrite(NamedTuple):
+    """A range of offsets of one partition, and the appends that are read in its place, back to back."""
 
     partition: int
     start_offset: int
     next_offset: int
-    stretches: tuple[Stretch, ...]
+    appends: tuple[PartitionAppend, ...]
 
 
 @dataclass(frozen=True)
 class Replacement(Content):
     """Other objects with the same records."""
 
-    ranges: Annotated[Mapping[TopicId, tuple[ReplacedRange, ...]], "topics"]
+    ranges: Annotated[Mapping[TopicId, tuple[Rewrite, ...]], "topics"]
 
     kind: ClassVar = "replace"
     has_objects: ClassVar = True
 
     @property
-    def stretches(self) -> Stretches:
-        """The stretches that are read from now on, by topic id."""
+    def appends(self) -> Appends:
+        """The appends that are read from now on, by topic id."""
         return {
-            topic_id: [stretch for one in ranges for stretch in one.stretches]
+            topic_id: [append for one in ranges for append in one.appends]
             for topic_id, ranges in self.ranges.items()
         }
 
@@ -298,8 +299,8 @@ class Fence(Content):
 
 
 @dataclass(frozen=True)
-class Horizon(Content):
-    """The horizon: what began before that entry commits and replaces no more."""
+class GcBoundary(Content):
+    """The GC boundary: what began before that entry commits and replaces no more."""
 
     number: int
 
@@ -331,7 +332,7 @@ def encode(entry: Entry) -> bytes:
     Raises:
         RefusedEntryError: there are more than ENTRY_BYTES_MAX.
     """
-    data = seal(
+    data = checksummed_json.encode(
         {
             "before": entry.before,
             "by": entry.by,
@@ -358,7 +359,7 @@ def decode(data: bytes, name: str) -> Entry:
         CorruptLedgerError: it is damaged, or is not the entry that the name says.
         UnsupportedLedgerError: it has a version or a kind that this version does not know.
     """
-    found = unseal(data, name)
+    found = checksummed_json.decode(data, name)
     ensure_version(found, ENVELOPE_VERSION)
     reader, number = ObjectReader(found), found.integer("number", 0, names.NUMBER_MAX)
     ensure_known(found, found.keys(), _ENVELOPE)

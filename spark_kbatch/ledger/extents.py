@@ -1,20 +1,20 @@
-"""Places of a partition's batches: extents in objects, and stretches of offsets that they make up.
+"""Places of a partition's batches: extents in objects, and appends of offsets that they make up.
 
-An extent is a run of whole batches in one object. A stretch is what one entry added to a partition: a base
-offset, and either its extents, or the place in an index object that lists them. Batches lie in their objects
-with offsets from 0 within their extent, or with final ones in a segment; either way the first offset of an
-extent is the stretch's base offset and the spans of the extents before it. Span and count are kept apart,
-as the log that a mirror copies may have gaps.
+An extent is a run of whole batches in one object. An append is what one entry added to a
+partition: a base offset, and either its extents, or the place in an index object that lists them.
+Batches lie in their objects with offsets from 0 within their extent, or with final ones in a
+segment; either way the first offset of an extent is the append's base offset and the spans of the
+extents before it. Span and count are kept apart, as the log that a mirror copies may have gaps.
 
-A stretch in JSON, with names of objects replaced by their place in a list that is stored beside it:
+An append in JSON, with names of objects replaced by their place in a list that is stored beside it:
 
     [partition, base offset, span, records, leader epoch, extents]
 
     extents   [[object, position, size, span, records, first time, last time], ...]
        or     [object, position, size, sum]       of the index that lists them
 
-An index has, for each of its stretches, one sealed line: {"extents": [...], "objects": [...]}, sorted by
-topic id and partition.
+An index has, for each of its appends, one line of JSON and its sum: {"extents": [...], "objects":
+[...]}, sorted by topic id and partition.
 
 Later entries may replace what lies at some offsets: by merged batches, in the whole of the range that they
 cover. So what is at an offset is what the last entry says that covers it; `overlaid` finds it.
@@ -48,7 +48,7 @@ from spark_kbatch.options.topic import PARTITIONS_MAX
 NO_TIME = -1  # of batches whose records have none
 FINAL_EPOCH = -1  # in place of a leader epoch: the batches have their own, as in a segment
 
-_EXTENTS_MAX = 1_000_000  # of one stretch
+_EXTENTS_MAX = 1_000_000  # of one append
 
 TopicId: TypeAlias = Annotated[str, text(names.TOPIC_ID)]
 StoredName: TypeAlias = Annotated[str, STORED_NAME]
@@ -77,7 +77,7 @@ class DataExtent(NamedTuple):
 
 
 class IndexRange(NamedTuple):
-    """The place of a stretch's extents in an index object."""
+    """The place of an append's extents in an index object."""
 
     name: StoredName  # of the object
     position: int
@@ -105,7 +105,7 @@ Placed: TypeAlias = Annotated[
 ]
 
 
-class Stretch(NamedTuple):
+class PartitionAppend(NamedTuple):
     """Consecutive offsets of one partition that one entry added, and where their batches are."""
 
     partition: PartitionNumber
@@ -128,32 +128,32 @@ class Stretch(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset after the stretch."""
+        """The offset after the append."""
         return self.base_offset + self.span
 
     @property
     def objects(self) -> list[str]:
-        """Names of the objects that the stretch refers to, each once; of an index, that one alone."""
+        """Names of the objects that the append refers to, each once; of an index, that one alone."""
         if isinstance(self.placed, IndexRange):
             return [self.placed.name]
         return [*dict.fromkeys(extent.name for extent in self.placed)]
 
 
 class Change(NamedTuple):
-    """A range of offsets of a partition, and the stretch that it is read from since an entry."""
+    """A range of offsets of a partition, and the append that it is read from since an entry."""
 
     number: int  # of the entry
     start_offset: int
     next_offset: int
-    stretch: Stretch  # covers at least the range
+    append: PartitionAppend  # covers at least the range
 
 
-Stretches: TypeAlias = Mapping[TopicId, Sequence[Stretch]]
+Appends: TypeAlias = Mapping[TopicId, Sequence[PartitionAppend]]
 
 
 @dataclass(frozen=True)
 class IndexedExtents:
-    """The extents of one stretch, as an index has them."""
+    """The extents of one append, as an index has them."""
 
     extents: Extents
 
@@ -168,7 +168,7 @@ def overlaid(changes: Iterable[Change]) -> dict[int, list[Change]]:
     """
     found: dict[int, list[Change]] = {}
     for change in changes:
-        ranges = found.setdefault(change.stretch.partition, [])
+        ranges = found.setdefault(change.append.partition, [])
         if not ranges or ranges[-1].next_offset <= change.start_offset:
             ranges.append(change)
         else:
@@ -203,28 +203,28 @@ def _replace(ranges: list[Change], change: Change) -> None:
     ranges[first:last] = put
 
 
-def pack_index(name: str, stretches: Stretches) -> tuple[bytes, dict[str, list[Stretch]]]:
-    """Return the content of an index object, and the same stretches placed in it.
+def pack_index(name: str, appends: Appends) -> tuple[bytes, dict[str, list[PartitionAppend]]]:
+    """Return the content of an index object, and the same appends placed in it.
 
     Args:
         name: of the index.
-        stretches: with extents, of objects of the job that the index is of.
+        appends: with extents, of objects of the job that the index is of.
     """
-    data, placed = bytearray(), dict[str, list[Stretch]]()
-    for topic_id in sorted(stretches):
-        for stretch in sorted(stretches[topic_id], key=lambda one: one.partition):
-            assert not isinstance(stretch.placed, IndexRange)
-            folders = {*map(names.folder_of, stretch.objects)}
+    data, placed = bytearray(), dict[str, list[PartitionAppend]]()
+    for topic_id in sorted(appends):
+        for append in sorted(appends[topic_id], key=lambda one: one.partition):
+            assert not isinstance(append.placed, IndexRange)
+            folders = {*map(names.folder_of, append.objects)}
             assert folders == {names.folder_of(name)}, "one job, one index"
-            line = pack(IndexedExtents(stretch.placed))
+            line = pack(IndexedExtents(append.placed))
             at = IndexRange(name, len(data), len(line), sum_of(line))
-            placed.setdefault(topic_id, []).append(stretch._replace(placed=at))
+            placed.setdefault(topic_id, []).append(append._replace(placed=at))
             data += line
     return bytes(data), placed
 
 
 def unpack_index(data: bytes, at: IndexRange) -> tuple[DataExtent, ...]:
-    """Return the extents of one stretch, from its range of an index object.
+    """Return the extents of one append, from its range of an index object.
 
     Raises:
         CorruptLedgerError: these are not the bytes that the entry names.
@@ -244,9 +244,9 @@ def unpack_index(data: bytes, at: IndexRange) -> tuple[DataExtent, ...]:
     return found.extents
 
 
-def began(stretches: Stretches) -> Iterator[tuple[str, int]]:
-    """Yield the name of each object that stretches refer to, and the number in it."""
-    for of_topic in stretches.values():
-        for stretch in of_topic:
-            for name in stretch.objects:
-                yield name, names.began_at(name)
+def start_entries(appends: Appends) -> Iterator[tuple[str, int]]:
+    """Yield the name of each object that appends refer to, and the number in it."""
+    for of_topic in appends.values():
+        for append in of_topic:
+            for name in append.objects:
+                yield name, names.start_entry(name)

@@ -1,10 +1,11 @@
 """The image of what exists, and of who committed what, after an entry: the fold of all entries up to it.
 
-It is a pure function of the entries. Nothing else goes in, neither a clock nor an option of a process, since all
-processes have to find the same: what expires does so by the times of entries, and by limits in the ledger. So
-whoever has the image after entry n can check an entry n + 1 before it is created, and knows that the check holds
-if the entry gets that number. A check that fails refuses the entry; one that fails for an entry that is in the
-ledger means that the ledger is corrupt.
+It is a pure function of the entries. Nothing else goes in, neither a clock nor an option of a
+process, since all processes have to find the same: what expires does so by the times of entries,
+and by limits in the ledger. So whoever has the image after entry n can check an entry n + 1
+before it is created, and knows that the check holds if the entry gets that number. A check that
+fails refuses the entry; one that fails for an entry that is in the ledger means that the ledger
+is corrupt.
 
 An entry is checked in full before anything changes.
 

@@ -2,12 +2,13 @@
 
 Both are one fold of the entries, as `image` says. Its rules for records, of which each is needed:
 
-- A commit's stretches begin where their partitions end, so that offsets are dense.
-- What an entry refers to began at the horizon or after it, by the number in each object's name, and not after
-  the entry before. Everything older that nothing refers to may be deleted at any time.
-- A producer's sequences follow each other within its epoch, by partition; those of an unknown producer may
-  begin anywhere.
-- Start offsets grow, and stay below the end. The horizon grows.
+- A commit's appends begin where their partitions end, so that offsets are dense.
+- What an entry refers to began at the GC boundary or after it, by the number in each object's
+  name, and not after the entry before. Everything older that nothing refers to may be deleted at
+  any time.
+- A producer's sequences follow each other within its epoch, by partition; those of an unknown
+  producer may begin anywhere.
+- Start offsets grow, and stay below the end. The GC boundary grows.
 - What replaces was begun after its topic was created: a topic may be created again with the same id.
 
 What is replaced is not compared with what is there: whoever replaces a range gives the same records, and of two
@@ -31,17 +32,17 @@ from spark_kbatch.ledger.entries import (
     PRODUCER_ID_EXPIRATION_MS,
     STAGING_TIMEOUT_MS,
     Content,
-    Horizon,
+    GcBoundary,
     LedgerCommit,
     ProducedBatch,
-    ReplacedRange,
     Replacement,
+    Rewrite,
     StartOffsets,
     TopicCreation,
     TopicDeletion,
     TopicGrowth,
 )
-from spark_kbatch.ledger.extents import Change, Stretch, began
+from spark_kbatch.ledger.extents import Change, PartitionAppend, start_entries
 from spark_kbatch.ledger.image import MetadataImage, ensure
 from spark_kbatch.model import BATCHES_REMEMBERED, INT_MAX, TopicPartition
 from spark_kbatch.record.header import increment_sequence
@@ -106,7 +107,7 @@ class TopicExtents:
 class LedgerState(MetadataImage):
     """The state after one entry. Not thread-safe."""
 
-    horizon: int = 0
+    gc_boundary: int = 0
     heads: dict[str, list[PartitionHead]] = field(default_factory=dict)  # by topic id
     producers: dict[tuple[int, str, int], ProducerHead] = field(default_factory=dict)
 
@@ -125,10 +126,10 @@ class LedgerState(MetadataImage):
         """Return the end offset of each partition of the topic with an id."""
         return {number: head.next_offset for number, head in enumerate(self.heads[topic_id])}
 
-    def following(self, topic_id: str, stretch: Stretch) -> Stretch:
-        """Return a stretch with the offset and the leader epoch that it has behind all of its partition."""
-        head = self.partition(topic_id, stretch.partition)
-        return stretch._replace(base_offset=head.next_offset, leader_epoch=head.leader_epoch)
+    def following(self, topic_id: str, append: PartitionAppend) -> PartitionAppend:
+        """Return an append with the offset and the leader epoch that it has behind all of its partition."""
+        head = self.partition(topic_id, append.partition)
+        return append._replace(base_offset=head.next_offset, leader_epoch=head.leader_epoch)
 
     # Checks.
 
@@ -137,17 +138,17 @@ class LedgerState(MetadataImage):
         match content:
             case LedgerCommit():
                 self._check_starts(content)
-                self._check_stretches(content)
-                self._check_objects(content.stretches)
+                self._check_appends(content)
+                self._check_objects(content.appends)
                 self._check_produced(content)
             case StartOffsets():
                 self._check_starts(content)
             case Replacement():
                 self._check_replacement(content)
-            case Horizon(number):
+            case GcBoundary(number):
                 ensure(
-                    self.horizon < number <= self.number,
-                    f"the horizon is {self.horizon}, the last entry {self.number}: it cannot move to {number}",
+                    self.gc_boundary < number <= self.number,
+                    f"the horizon is {self.gc_boundary}, the last entry {self.number}: it cannot move to {number}",
                 )
 
     def _check_starts(self, content: LedgerCommit | StartOffsets) -> None:
@@ -160,10 +161,10 @@ class LedgerState(MetadataImage):
                     f"{head.next_offset}, and is to start at {offset}",
                 )
 
-    def _check_stretches(self, content: LedgerCommit) -> None:
-        for topic_id, stretches in content.stretches.items():
+    def _check_appends(self, content: LedgerCommit) -> None:
+        for topic_id, appends in content.appends.items():
             seen = set[int]()
-            for one in stretches:
+            for one in appends:
                 head = self.partition(topic_id, one.partition)
                 if one.partition in seen or one.base_offset != head.next_offset:
                     raise RefusedEntryError(
@@ -177,12 +178,12 @@ class LedgerState(MetadataImage):
                     )
                 seen.add(one.partition)
 
-    def _check_objects(self, stretches: Mapping[str, Iterable[Stretch]]) -> None:
-        """Check the number in the name of each object against the horizon."""
-        for name, number in began({key: [*found] for key, found in stretches.items()}):
-            if number < self.horizon:
+    def _check_objects(self, appends: Mapping[str, Iterable[PartitionAppend]]) -> None:
+        """Check the number in the name of each object against the GC boundary."""
+        for name, number in start_entries({key: [*found] for key, found in appends.items()}):
+            if number < self.gc_boundary:
                 raise RefusedEntryError(
-                    f"{name} was begun before entry {self.horizon}, which is the horizon: it took longer than "
+                    f"{name} was begun before entry {self.gc_boundary}, which is the horizon: it took longer than "
                     f"{STAGING_TIMEOUT_MS}, and may be deleted by now"
                 )
             ensure(
@@ -192,16 +193,15 @@ class LedgerState(MetadataImage):
 
     def _check_produced(self, content: LedgerCommit) -> None:
         ends = {
-            (topic_id, stretch.partition): stretch
-            for topic_id, of_topic in content.stretches.items()
-            for stretch in of_topic
+            (topic_id, append.partition): append
+            for topic_id, of_topic in content.appends.items()
+            for append in of_topic
         }
         heads: dict[tuple[int, str, int], ProducerHead] = {}
         for batch in content.produced:
-            stretch = ends.get((batch.topic_id, batch.partition))
+            append = ends.get((batch.topic_id, batch.partition))
             ensure(
-                stretch is not None
-                and stretch.base_offset <= batch.base_offset < stretch.next_offset,
+                append is not None and append.base_offset <= batch.base_offset < append.next_offset,
                 f"a batch of producer {batch.producer_id} is not in the commit that names it",
             )
             key = _producer_key(batch)
@@ -231,24 +231,24 @@ class LedgerState(MetadataImage):
         for topic_id, ranges in content.ranges.items():
             for one in ranges:
                 self._check_range(topic_id, one)
-        self._check_objects(content.stretches)
-        for topic_id, stretches in content.stretches.items():
+        self._check_objects(content.appends)
+        for topic_id, appends in content.appends.items():
             created = self.topics[topic_id].created
-            for name, number in began({topic_id: stretches}):
+            for name, number in start_entries({topic_id: appends}):
                 ensure(
                     number >= created,
                     f"{name} was begun before its topic was created, by entry {created}",
                 )
 
-    def _check_range(self, topic_id: str, one: ReplacedRange) -> None:
+    def _check_range(self, topic_id: str, one: Rewrite) -> None:
         head, offset = self.partition(topic_id, one.partition), one.start_offset
         name = self._name(topic_id, one.partition)
-        for stretch in one.stretches:
+        for append in one.appends:
             ensure(
-                (stretch.partition, stretch.base_offset) == (one.partition, offset),
-                f"{name} is to be replaced from {offset} on, by what is {stretch.partition}, {stretch.base_offset}",
+                (append.partition, append.base_offset) == (one.partition, offset),
+                f"{name} is to be replaced from {offset} on, by what is {append.partition}, {append.base_offset}",
             )
-            offset = stretch.next_offset
+            offset = append.next_offset
         ensure(
             one.start_offset < offset == one.next_offset <= head.next_offset,
             f"{name} ends at {head.next_offset}, and is to be replaced "
@@ -271,7 +271,7 @@ class LedgerState(MetadataImage):
                 }
             case LedgerCommit():
                 self._move_starts(content)
-                self._add_stretches(content)
+                self._add_appends(content)
                 self._read_from(content)
                 for batch in content.produced:
                     key = _producer_key(batch)
@@ -280,8 +280,8 @@ class LedgerState(MetadataImage):
                 self._move_starts(content)
             case Replacement():
                 self._read_from(content)
-            case Horizon(number):
-                self.horizon = number
+            case GcBoundary(number):
+                self.gc_boundary = number
 
     def _move_starts(self, content: LedgerCommit | StartOffsets) -> None:
         for topic_id, of_topic in content.starts.items():
@@ -289,19 +289,19 @@ class LedgerState(MetadataImage):
             for partition, offset in of_topic.items():
                 heads[partition] = heads[partition]._replace(start_offset=offset)
 
-    def _add_stretches(self, content: LedgerCommit) -> None:
-        for topic_id, stretches in content.stretches.items():
+    def _add_appends(self, content: LedgerCommit) -> None:
+        for topic_id, appends in content.appends.items():
             heads = self.heads[topic_id]
-            for one in stretches:
+            for one in appends:
                 start_offset = heads[one.partition].start_offset
                 heads[one.partition] = PartitionHead(
                     start_offset, one.next_offset, one.leader_epoch
                 )
 
     def _read_from(self, content: LedgerCommit | Replacement) -> None:
-        for topic_id, stretches in content.stretches.items():
+        for topic_id, appends in content.appends.items():
             self.extents[topic_id].changes += [
-                Change(self.number, one.base_offset, one.next_offset, one) for one in stretches
+                Change(self.number, one.base_offset, one.next_offset, one) for one in appends
             ]
 
     # What expires.

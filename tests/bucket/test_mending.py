@@ -147,7 +147,7 @@ def test_verify_goes_up_to_an_entry_that_nothing_tells_of(
     send(cluster, *numbered(20))
     cluster.create_topic("late")
     lose(objects, cluster, names.entry_name(18))
-    damage(objects, cluster, min(of_kind(objects, "data"), key=names.began_at))
+    damage(objects, cluster, min(of_kind(objects, "data"), key=names.start_entry))
 
     shown = kbatch("verify", url_of(cluster))
     first, *others = cluster.verify()
@@ -216,7 +216,7 @@ def test_batches_that_are_nowhere_else_are_left_and_said(
 ) -> None:
     send(cluster, *numbered(5))
     wanted = of_kind(objects, "data")
-    wanted.sort(key=names.began_at)
+    wanted.sort(key=names.start_entry)
     how(objects, cluster, wanted[2])  # type: ignore[operator]
 
     shown = repaired(cluster, exit_code=1)

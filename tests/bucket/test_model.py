@@ -31,7 +31,7 @@ from spark_kbatch.ledger.entries import (
     decode,
     encode,
 )
-from spark_kbatch.ledger.extents import Stretch
+from spark_kbatch.ledger.extents import PartitionAppend
 from spark_kbatch.ledger.state import LedgerState, PartRef, TopicExtents
 from spark_kbatch.store.commits import NOTHING_VISIBLE
 from tests.support.bucket_schedules import Process, Writer, run_model, run_models
@@ -63,7 +63,7 @@ def _take_the_next_number_while_one_is_unknown(monkeypatch: pytest.MonkeyPatch) 
 def _abort_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delete what a job has staged when its commit fails."""
 
-    def abort(self: Writer, process: Process, placed: dict[str, list[Stretch]]) -> None:
+    def abort(self: Writer, process: Process, placed: dict[str, list[PartitionAppend]]) -> None:
         staged = [one for of_topic in placed.values() for one in of_topic]
         process.ledger.objects.delete([name for one in staged for name in one.objects])
 
@@ -145,11 +145,11 @@ def _collect_before_the_horizon(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def collect(self: GarbageCollector, now_ms: int) -> object:
         state = self._ledger.follow()
-        real_horizon, state.horizon = state.horizon, state.number
+        gc_boundary, state.gc_boundary = state.gc_boundary, state.number
         try:
             return real(self, now_ms)
         finally:
-            state.horizon = real_horizon
+            state.gc_boundary = gc_boundary
 
     real = GarbageCollector.collect
     monkeypatch.setattr(GarbageCollector, "collect", collect)
@@ -168,8 +168,8 @@ def _forget_what_came_after_the_horizon(monkeypatch: pytest.MonkeyPatch) -> None
 def _forget_what_indexes_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take what entries name for all that is referred to."""
 
-    def add(self: References, stretch: Stretch) -> None:
-        self._names.update(stretch.objects)
+    def add(self: References, append: PartitionAppend) -> None:
+        self._names.update(append.objects)
 
     monkeypatch.setattr(References, "add", add)
 

@@ -59,7 +59,7 @@ def lose(objects: MemoryObjects, cluster: Cluster, *wanted: str) -> None:
 def data_of(objects: MemoryObjects, number: int) -> str:
     """Return the name, in the cluster, of the data that began after an entry."""
     found = [one.name.partition("/")[2] for one in objects.list("") if "/data/" in one.name]
-    return next(name for name in found if names.began_at(name) == number)
+    return next(name for name in found if names.start_entry(name) == number)
 
 
 def url_of(cluster: Cluster) -> str:

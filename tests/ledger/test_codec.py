@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import pytest
 
 from spark_kbatch.errors import CorruptLedgerError, UnsupportedLedgerError
-from spark_kbatch.ledger.checksummed_json import seal
+from spark_kbatch.ledger import checksummed_json
 from spark_kbatch.ledger.codec import STORED_NAME, form_of, pack, sequence, text, unpack, whole
 from spark_kbatch.model import LONG_MAX
 from tests.support.bucket_contents import data_at
@@ -77,7 +77,7 @@ def json_of(value: object, **more: int) -> Any:
 def test_each_annotation_is_stored_as_the_table_says() -> None:
     assert json_of(OUTER) == AS_JSON
     assert unpack(Outer, pack(OUTER), NAME) == OUTER
-    found = unpack(Outer, seal({**AS_JSON, "n": -1, "perhaps": 3}), NAME)
+    found = unpack(Outer, checksummed_json.encode({**AS_JSON, "n": -1, "perhaps": 3}), NAME)
     assert (found.number, found.perhaps) == (-1, 3)
 
 
@@ -111,14 +111,14 @@ INNER = {"some": [1], "spans": []}
 )  # fmt: skip
 def test_a_value_that_cannot_be_is_named_by_its_path(values: Mapping[str, Any], told: str) -> None:
     with pytest.raises(CorruptLedgerError, match=re.escape(f"{NAME} is damaged: {told}")):
-        unpack(Outer, seal({**AS_JSON, **values}), NAME)
+        unpack(Outer, checksummed_json.encode({**AS_JSON, **values}), NAME)
 
 
 def test_a_key_that_is_missing_is_named() -> None:
     values = {key: value for key, value in AS_JSON.items() if key != "n"}
 
     with pytest.raises(CorruptLedgerError, match="it is an object of 4; expected an object with the key 'n'"):  # fmt: skip
-        unpack(Outer, seal(values), NAME)
+        unpack(Outer, checksummed_json.encode(values), NAME)
 
 
 @pytest.mark.parametrize(
@@ -128,18 +128,18 @@ def test_a_key_that_is_missing_is_named() -> None:
 )
 def test_a_key_that_is_not_known_stops_a_reader(values: Mapping[str, Any]) -> None:
     with pytest.raises(UnsupportedLedgerError, match=f"{NAME}.*it has the key 'number'"):
-        unpack(Outer, seal(values), NAME)
+        unpack(Outer, checksummed_json.encode(values), NAME)
 
 
 def test_where_keys_are_left_out_they_may_be_missing() -> None:
     assert json_of(Sparse(second=(1,))) == {"second": [1]}
-    assert unpack(Sparse, seal({"first": 2}), NAME) == Sparse(2)
+    assert unpack(Sparse, checksummed_json.encode({"first": 2}), NAME) == Sparse(2)
 
 
 def test_elsewhere_a_key_with_a_default_is_written_and_has_to_be_there() -> None:
     assert json_of(Referring(())) == {"at": [], "number": 7, "objects": []}
     with pytest.raises(CorruptLedgerError, match="the key 'number'"):
-        unpack(Referring, seal({"at": [], "objects": []}), NAME)
+        unpack(Referring, checksummed_json.encode({"at": [], "objects": []}), NAME)
 
 
 def test_names_of_objects_are_places_in_a_list_each_once() -> None:
@@ -155,13 +155,13 @@ def test_a_place_that_no_name_has_is_corrupt(place: object) -> None:
     values = {"at": [place], "number": 7, "objects": [data_at(1), data_at(2)]}
 
     with pytest.raises(CorruptLedgerError, match=r"at is .*expected the place of a name"):
-        unpack(Referring, seal(values), NAME)
+        unpack(Referring, checksummed_json.encode(values), NAME)
 
 
 @pytest.mark.parametrize("name", ["../../secret", 1], ids=repr)
 def test_a_name_of_no_data_is_corrupt(name: object) -> None:
     with pytest.raises(CorruptLedgerError, match=r"objects is .*expected names of data"):
-        unpack(Referring, seal({"at": [], "number": 7, "objects": [name]}), NAME)
+        unpack(Referring, checksummed_json.encode({"at": [], "number": 7, "objects": [name]}), NAME)
 
 
 def test_an_object_may_have_a_version_and_then_has_to_have_it() -> None:

@@ -16,8 +16,8 @@ from spark_kbatch.errors import (
     RefusedEntryError,
     UnsupportedLedgerError,
 )
-from spark_kbatch.ledger import names
-from spark_kbatch.ledger.checksummed_json import seal, sum_of
+from spark_kbatch.ledger import checksummed_json, names
+from spark_kbatch.ledger.checksummed_json import sum_of
 from spark_kbatch.ledger.entries import (
     ENTRY_BYTES_MAX,
     KINDS,
@@ -36,13 +36,13 @@ from spark_kbatch.ledger.extents import (
     Change,
     DataExtent,
     IndexRange,
-    Stretch,
+    PartitionAppend,
     overlaid,
     pack_index,
     unpack_index,
 )
 from spark_kbatch.options.topic import ensure_valid_topic
-from tests.support.bucket_contents import CLUSTER_ID, EVERY_KIND, TOPIC_ID, data_at, stretch_of
+from tests.support.bucket_contents import CLUSTER_ID, EVERY_KIND, TOPIC_ID, append_of, data_at
 
 NAME = names.entry_name(42)
 
@@ -53,7 +53,7 @@ def entry(content: Content, number: int = 42) -> Entry:
 
 def changed(one: Entry, **values: Any) -> bytes:
     """Return the entry with other values in its envelope, and a sum that holds."""
-    return seal({**json.loads(encode(one).splitlines()[0]), **values})
+    return checksummed_json.encode({**json.loads(encode(one).splitlines()[0]), **values})
 
 
 @pytest.mark.parametrize("content", EVERY_KIND, ids=lambda content: content.kind)
@@ -160,8 +160,8 @@ def test_a_value_that_cannot_be_is_corrupt_whatever_the_sum_says(values: Mapping
         decode(changed(entry(Tombstone()), **values), NAME)
 
 
-def test_extents_have_to_add_up_to_their_stretch() -> None:
-    wrong = stretch_of(0, 10, span=5)._replace(span=6)
+def test_extents_have_to_add_up_to_their_append() -> None:
+    wrong = append_of(0, 10, span=5)._replace(span=6)
 
     data = encode(entry(LedgerCommit({TOPIC_ID: (wrong,)})))
 
@@ -170,14 +170,14 @@ def test_extents_have_to_add_up_to_their_stretch() -> None:
 
 
 def test_an_entry_that_is_too_large_is_refused() -> None:
-    many = LedgerCommit({TOPIC_ID: tuple(stretch_of(number, 0) for number in range(9000))})
+    many = LedgerCommit({TOPIC_ID: tuple(append_of(number, 0) for number in range(9000))})
 
     with pytest.raises(RefusedEntryError, match=f"at most {ENTRY_BYTES_MAX}"):
         encode(entry(many))
 
 
 def test_a_tombstone_has_number_and_ids_and_is_small() -> None:
-    one = entry(LedgerCommit({TOPIC_ID: (stretch_of(0, 10),)}))
+    one = entry(LedgerCommit({TOPIC_ID: (append_of(0, 10),)}))
     data = encode(tombstone_of(one))
 
     assert len(data) < 220
@@ -195,21 +195,21 @@ def test_the_first_entry_has_zeros_before_it() -> None:
 
 def index_of(
     *partitions: int,
-) -> tuple[str, bytes, dict[str, list[Stretch]], dict[str, list[Stretch]]]:
+) -> tuple[str, bytes, dict[str, list[PartitionAppend]], dict[str, list[PartitionAppend]]]:
     name = names.index_name(7, "ab" * 16, "cd" * 16)
-    stretches = {TOPIC_ID: [stretch_of(number, 0, span=number + 1) for number in partitions]}
-    data, placed = pack_index(name, stretches)
-    return name, data, stretches, placed
+    appends = {TOPIC_ID: [append_of(number, 0, span=number + 1) for number in partitions]}
+    data, placed = pack_index(name, appends)
+    return name, data, appends, placed
 
 
 def test_an_index_has_each_partitions_extents_in_a_range_of_its_own() -> None:
-    _, data, stretches, placed = index_of(2, 0, 1)
+    _, data, appends, placed = index_of(2, 0, 1)
 
     assert [one.partition for one in placed[TOPIC_ID]] == [0, 1, 2]
     for one in placed[TOPIC_ID]:
         at = one.placed
         assert isinstance(at, IndexRange)
-        (given_one,) = (each for each in stretches[TOPIC_ID] if each.partition == one.partition)
+        (given_one,) = (each for each in appends[TOPIC_ID] if each.partition == one.partition)
         part = data[at.position : at.position + at.size_in_bytes]
         assert unpack_index(part, at) == given_one.placed
     sizes = [one.placed[2] for one in placed[TOPIC_ID]]
@@ -244,7 +244,7 @@ def test_the_last_change_that_covers_an_offset_is_what_is_there(
     ranges: list[tuple[int, int]],
 ) -> None:
     changes = [
-        Change(number, base, base + span, stretch_of(0, base, span=span))
+        Change(number, base, base + span, append_of(0, base, span=span))
         for number, (base, span) in enumerate(ranges)
     ]
     expected = {
@@ -263,7 +263,7 @@ def test_the_last_change_that_covers_an_offset_is_what_is_there(
 
 def test_changes_of_partitions_do_not_meet() -> None:
     found = overlaid(
-        [Change(1, 0, 5, stretch_of(0, 0, span=5)), Change(2, 0, 5, stretch_of(1, 0, span=5))]
+        [Change(1, 0, 5, append_of(0, 0, span=5)), Change(2, 0, 5, append_of(1, 0, span=5))]
     )
 
     assert {partition: [one.number for one in each] for partition, each in found.items()} == {
@@ -286,7 +286,7 @@ def test_changes_of_partitions_do_not_meet() -> None:
 def test_the_number_in_a_name_is_that_of_the_last_entry_when_it_was_begun(
     name: str, number: int
 ) -> None:
-    assert names.began_at(name) == number
+    assert names.start_entry(name) == number
 
 
 def test_names_sort_as_their_numbers_do() -> None:
@@ -298,7 +298,7 @@ def test_names_sort_as_their_numbers_do() -> None:
 
 
 def test_an_extent_is_at_least_one_offset() -> None:
-    empty = Stretch(0, 0, 1, 1, 0, (DataExtent(data_at(7), 0, 1, 0, 0, 0, 0), *stretch_of(0, 0, span=1).placed))  # type: ignore[arg-type]  # fmt: skip
+    empty = PartitionAppend(0, 0, 1, 1, 0, (DataExtent(data_at(7), 0, 1, 0, 0, 0, 0), *append_of(0, 0, span=1).placed))  # type: ignore[arg-type]  # fmt: skip
     data = encode(entry(LedgerCommit({TOPIC_ID: (empty,)})))
 
     with pytest.raises(CorruptLedgerError, match="from 1 to"):

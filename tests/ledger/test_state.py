@@ -22,16 +22,16 @@ from spark_kbatch.ledger.entries import (
     Content,
     Entry,
     Fence,
+    GcBoundary,
     HeldFence,
-    Horizon,
     LedgerCommit,
     LedgerStart,
     MicroBatch,
     MirrorStep,
     NewFormat,
     ProducedBatch,
-    ReplacedRange,
     Replacement,
+    Rewrite,
     StartOffsets,
     Tombstone,
     TopicAlteration,
@@ -40,7 +40,7 @@ from spark_kbatch.ledger.entries import (
     TopicGrowth,
 )
 from spark_kbatch.ledger.state import LedgerState, RememberedBatch
-from tests.support.bucket_contents import CLUSTER_ID, TOPIC_ID, data_at, stretch_of
+from tests.support.bucket_contents import CLUSTER_ID, TOPIC_ID, append_of, data_at
 
 LIMITS = {
     "staging.timeout.ms": 1000,
@@ -66,8 +66,8 @@ def state() -> LedgerState:
 def commit(
     base: int, *, span: int = 3, partition: int = 0, began: int = 1, **more: object
 ) -> LedgerCommit:
-    stretch = stretch_of(partition, base, span=span, began=began)
-    return LedgerCommit({TOPIC_ID: (stretch,)}, **more)  # type: ignore[arg-type]
+    append = append_of(partition, base, span=span, began=began)
+    return LedgerCommit({TOPIC_ID: (append,)}, **more)  # type: ignore[arg-type]
 
 
 def produced(first: int, *, epoch: int = 0, base: int, count: int = 3) -> ProducedBatch:
@@ -76,8 +76,8 @@ def produced(first: int, *, epoch: int = 0, base: int, count: int = 3) -> Produc
 
 def replacement(start: int, end: int, *, began: int = 1, partition: int = 0) -> Replacement:
     name = names.segment_name(TOPIC_ID, partition, began, "0f" * 16)
-    stretch = stretch_of(partition, start, span=end - start, name=name)
-    return Replacement({TOPIC_ID: (ReplacedRange(partition, start, end, (stretch,)),)})
+    append = append_of(partition, start, span=end - start, name=name)
+    return Replacement({TOPIC_ID: (Rewrite(partition, start, end, (append,)),)})
 
 
 def test_a_topic_has_the_first_offsets_and_the_id_that_it_was_created_with(
@@ -197,16 +197,16 @@ REFUSED: dict[str, NotAllowed] = {
     "no such partition": ([], commit(0, partition=2), UnknownTopicOrPartitionError),
     "one partition twice": (
         [],
-        LedgerCommit({TOPIC_ID: (stretch_of(0, 0, began=1), stretch_of(0, 3, began=1))}),
+        LedgerCommit({TOPIC_ID: (append_of(0, 0, began=1), append_of(0, 3, began=1))}),
         RefusedEntryError,
     ),
     "an older leader epoch": (
-        [LedgerCommit({TOPIC_ID: (stretch_of(0, 0, began=1, epoch=3),)})],
+        [LedgerCommit({TOPIC_ID: (append_of(0, 0, began=1, epoch=3),)})],
         commit(3),
         RefusedEntryError,
     ),
     "data from before the horizon": (
-        [commit(0), commit(3), Horizon(2)],
+        [commit(0), commit(3), GcBoundary(2)],
         commit(6, began=1),
         RefusedEntryError,
     ),
@@ -259,12 +259,12 @@ REFUSED: dict[str, NotAllowed] = {
         RefusedEntryError,
     ),
     "a start offset above the end": ([], StartOffsets({TOPIC_ID: {0: 1}}), RefusedEntryError),
-    "a horizon that stays": ([commit(0), Horizon(2)], Horizon(2), RefusedEntryError),
-    "a horizon that is not there yet": ([], Horizon(2), RefusedEntryError),
+    "a horizon that stays": ([commit(0), GcBoundary(2)], GcBoundary(2), RefusedEntryError),
+    "a horizon that is not there yet": ([], GcBoundary(2), RefusedEntryError),
     "a format that stays": ([NewFormat(2)], NewFormat(2), RefusedEntryError),
     "what replaces more than there is": ([commit(0)], replacement(0, 4), RefusedEntryError),
     "what replaces from before the horizon": (
-        [commit(0), commit(3), Horizon(3)],
+        [commit(0), commit(3), GcBoundary(3)],
         replacement(0, 3, began=2),
         RefusedEntryError,
     ),
@@ -275,12 +275,12 @@ REFUSED: dict[str, NotAllowed] = {
     ),
     "what replaces another partition": (
         [commit(0)],
-        Replacement({TOPIC_ID: (ReplacedRange(1, 0, 3, (stretch_of(0, 0, began=1),)),)}),
+        Replacement({TOPIC_ID: (Rewrite(1, 0, 3, (append_of(0, 0, began=1),)),)}),
         RefusedEntryError,
     ),
     "what replaces nothing": (
         [commit(0)],
-        Replacement({TOPIC_ID: (ReplacedRange(0, 0, 0, ()),)}),
+        Replacement({TOPIC_ID: (Rewrite(0, 0, 0, ()),)}),
         RefusedEntryError,
     ),
 }
@@ -323,7 +323,7 @@ def test_an_entry_that_does_not_follow_is_refused(
 
 
 def test_data_that_began_at_the_horizon_may_commit(state: LedgerState) -> None:
-    follow(state, commit(0), commit(3), Horizon(2), commit(6, began=2))
+    follow(state, commit(0), commit(3), GcBoundary(2), commit(6, began=2))
 
     assert state.partition(TOPIC_ID, 0).next_offset == 9
 
@@ -345,7 +345,7 @@ def test_a_state_is_stored_and_read_again(state: LedgerState) -> None:
             groups={"billing": (CommittedGroupOffset(TOPIC_ID, 0, 3, "mine"),)},
             fence=HeldFence("server", 3),
         ),
-        Horizon(2),
+        GcBoundary(2),
         StartOffsets({TOPIC_ID: {0: 1}}),
         at_ms=77,
     )

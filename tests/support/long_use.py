@@ -17,7 +17,7 @@ from spark_kbatch.bucket.ledger import Ledger, Timing
 from spark_kbatch.bucket.maintenance import Maintenance, Merged
 from spark_kbatch.bucket.place import create_cluster
 from spark_kbatch.bucket.placement import Placements
-from spark_kbatch.bucket.staging import DataObjects, WriterJob, stretch_of
+from spark_kbatch.bucket.staging import DataObjects, WriterJob, append_of
 from spark_kbatch.ledger import names
 from spark_kbatch.ledger.entries import (
     STAGING_TIMEOUT_MS,
@@ -206,13 +206,13 @@ class LongUse:
 
         def content(state: LedgerState) -> Content:
             heads = state.heads[topic_id]
-            stretches = tuple(
-                stretch_of(at, extents, heads[at].next_offset)  # type: ignore[arg-type]
+            appends = tuple(
+                append_of(at, extents, heads[at].next_offset)  # type: ignore[arg-type]
                 for at, extents in staged.items()
             )
             starts = {at: head.next_offset for at, head in enumerate(heads)}
             return LedgerCommit(
-                {topic_id: stretches}, {topic_id: starts} if is_overwrite else {}, micro_batch
+                {topic_id: appends}, {topic_id: starts} if is_overwrite else {}, micro_batch
             )
 
         self.ledger.commit(content)
