@@ -1,6 +1,6 @@
 """Offsets for `earliest` and `latest` on which the tasks of one Spark action agree.
 
-    agreements/DAY/ACTION       [[topic, partition, start, end], ...], sealed; DAY is days since 1970
+    agreements/DAY/ACTION       [[topic, partition, start, end], ...], with its sum; DAY is days since 1970
 
 The first task creates it, and the others find it. Days let old ones be found without a list of all.
 

@@ -2,7 +2,7 @@
 
 It is created once, with the cluster, and replaced only where a cluster is recovered under another id.
 
-    {"id":"3f..","probe":"..","v":2}     sealed
+    {"id":"3f..","probe":"..","v":2}     and its sum, as `ledger.checksummed_json` says
 
 It is small and alone, so it may be lost, and all else be there. A folder that is named by an id and
 has a ledger is a cluster then: nothing is created over it, and a repair puts the object again. Who

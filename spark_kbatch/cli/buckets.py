@@ -179,17 +179,17 @@ def ledger(
     from spark_kbatch.bucket.history import AuditLog  # noqa: PLC0415  only for a bucket
 
     refuse_beside("ENTRY", entry, "--max-entries")
-    happenings = AuditLog(path, parse_store_options(client, path, alone=True))
+    audit_log = AuditLog(path, parse_store_options(client, path, alone=True))
     found = (
-        itertools.islice(happenings.newest_first(), max_entries)
+        itertools.islice(audit_log.newest_first(), max_entries)
         if entry is None
-        else [_looked_up(happenings, entry)]
+        else [_looked_up(audit_log, entry)]
     )
     if as_json:
         for one in found:
             print_json(_audit_entry_as_json(one))
         return
-    table = Table(f"Ledger of {happenings.address}")
+    table = Table(f"Ledger of {audit_log.address}")
     table.add_numbers("entry")
     table.add_words("time", "kind")
     table.add_texts("by", "what")
@@ -199,19 +199,19 @@ def ledger(
         table.add_row(
             one.entry.number, time, kind, one.entry.by or None, one.what, one.entry.entry_id
         )
-    table.print(if_empty=f"{happenings.address} has no entries yet.")
+    table.print(if_empty=f"{audit_log.address} has no entries yet.")
 
 
-def _looked_up(happenings: AuditLog, entry: str) -> AuditEntry:
+def _looked_up(audit_log: AuditLog, entry: str) -> AuditEntry:
     if _ID.fullmatch(entry):
-        found = happenings.of_id(entry)
+        found = audit_log.of_id(entry)
     elif _NUMBER.fullmatch(entry):
-        found = happenings.at(int(entry))
+        found = audit_log.at(int(entry))
     else:
         raise click.UsageError(f"{entry!r} is no entry's number, and no id of 32 hex digits")
     if found is None:
         raise ConfigError(
-            f"no entry of {happenings.address} is {entry}; the ledger ends with entry {happenings.last}. What a "
+            f"no entry of {audit_log.address} is {entry}; the ledger ends with entry {audit_log.last}. What a "
             "process wanted to write so is not committed, unless that process still runs"
         )
     return found
