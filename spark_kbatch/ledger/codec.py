@@ -109,7 +109,7 @@ def whole(lowest: int = 0, highest: int = LONG_MAX) -> Form:
     return Form(read)
 
 
-def text(pattern: re.Pattern[str] = re.compile("(?s:.*)")) -> Form:
+def text(pattern: re.Pattern[str]) -> Form:
     """Return the form of a text that matches a pattern as a whole."""
     return plain(
         lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None,
@@ -230,7 +230,10 @@ def record(kind: type[Any]) -> Form:
 
 # Annotations.
 
-_PLAIN: Mapping[type[Any], Form] = {int: whole(), str: text()}
+_PLAIN: Mapping[type[Any], Form] = {
+    int: whole(),
+    str: plain(lambda value: isinstance(value, str), "text"),
+}
 
 
 def form_of(hint: Any) -> Form:

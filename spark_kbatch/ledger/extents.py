@@ -244,7 +244,7 @@ def unpack_index(data: bytes, at: IndexRange) -> tuple[DataExtent, ...]:
     return found.extents
 
 
-def start_entries(appends: Appends) -> Iterator[tuple[str, int]]:
+def start_entries(appends: Mapping[str, Iterable[PartitionAppend]]) -> Iterator[tuple[str, int]]:
     """Yield the name of each object that appends refer to, and the number in it."""
     for of_topic in appends.values():
         for append in of_topic:

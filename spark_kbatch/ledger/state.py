@@ -180,7 +180,7 @@ class LedgerState(MetadataImage):
 
     def _check_objects(self, appends: Mapping[str, Iterable[PartitionAppend]]) -> None:
         """Check the number in the name of each object against the GC boundary."""
-        for name, number in start_entries({key: [*found] for key, found in appends.items()}):
+        for name, number in start_entries(appends):
             if number < self.gc_boundary:
                 raise RefusedEntryError(
                     f"{name} was begun before entry {self.gc_boundary}, which is the horizon: it took longer than "
