@@ -60,22 +60,10 @@ from spark_kbatch.ledger.checkpoint_format import (
     unpack_heads,
     unpack_root,
 )
-from spark_kbatch.ledger.checksummed_json import (
-    sum_of,
-)
+from spark_kbatch.ledger.checksummed_json import sum_of
 from spark_kbatch.ledger.entries import decode
-from spark_kbatch.ledger.extents import (
-    Change,
-    DataExtent,
-    PartitionAppend,
-    overlaid,
-)
-from spark_kbatch.ledger.state import (
-    NO_CHECKPOINT,
-    LedgerState,
-    PartRef,
-    TopicExtents,
-)
+from spark_kbatch.ledger.extents import Change, DataExtent, PartitionAppend, overlaid
+from spark_kbatch.ledger.state import NO_CHECKPOINT, LedgerState, PartRef, TopicExtents
 
 logger = logging.getLogger(__name__)
 

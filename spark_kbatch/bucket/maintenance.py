@@ -47,12 +47,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.ledger import names
-from spark_kbatch.ledger.entries import (
-    Rewrite,
-    StartOffsets,
-    StartOffsetsByTopic,
-    TopicDeletion,
-)
+from spark_kbatch.ledger.entries import Rewrite, StartOffsets, StartOffsetsByTopic, TopicDeletion
 from spark_kbatch.ledger.extents import NO_TIME, Change, DataExtent, IndexRange
 from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.model import LONG_MAX, TopicPartition

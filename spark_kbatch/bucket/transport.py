@@ -285,9 +285,8 @@ class BucketTransport(OneNode):
             # An entry that lands late is found by the next writer of that number, before it writes anything else.
             raise ObjectStoreError("create", "the next entry", error.reason) from None
         except RefusedEntryError:
-            self._began_ms = (
-                -_JOB_AGE_MAX_MS
-            )  # it may be older than the GC boundary: begin another one
+            # It may be older than the GC boundary: begin another one.
+            self._began_ms = -_JOB_AGE_MAX_MS
             raise
         # The records are written: nothing from here on may be their error.
         with contextlib.suppress(ClosedError):

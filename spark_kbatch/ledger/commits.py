@@ -10,13 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from spark_kbatch.ledger.entries import (
-    Entry,
-    LedgerCommit,
-    NamesById,
-    TopicDeletion,
-    TopicGrowth,
-)
+from spark_kbatch.ledger.entries import Entry, LedgerCommit, NamesById, TopicDeletion, TopicGrowth
 from spark_kbatch.ledger.extents import DataExtent, IndexRange
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE, TopicPartition
 from spark_kbatch.store.commits import UNKNOWN_AUTHOR, Author, Commit
