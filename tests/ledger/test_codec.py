@@ -171,5 +171,9 @@ def test_an_object_may_have_a_version_and_then_has_to_have_it() -> None:
         unpack(Sparse, pack(Sparse(1), version=3), NAME, version=2)
 
 
+def test_keys_are_sorted_whatever_order_they_came_in() -> None:
+    assert checksummed_json.encode({"b": 1, "a": [1]}).startswith(b'{"a":[1],"b":1}\n')
+
+
 def test_an_annotation_has_one_form() -> None:
     assert form_of(Outer) is form_of(Outer)

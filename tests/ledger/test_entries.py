@@ -24,6 +24,7 @@ from spark_kbatch.ledger.entries import (
     NO_ENTRY_ID,
     Content,
     Entry,
+    HeldFence,
     LedgerCommit,
     LedgerStart,
     Tombstone,
@@ -41,7 +42,7 @@ from spark_kbatch.ledger.extents import (
     pack_index,
     unpack_index,
 )
-from spark_kbatch.options.topic import ensure_valid_topic
+from spark_kbatch.options.topic import PARTITIONS_MAX, ensure_valid_topic
 from tests.support.bucket_contents import CLUSTER_ID, EVERY_KIND, TOPIC_ID, append_of, data_at
 
 NAME = names.entry_name(42)
@@ -77,6 +78,17 @@ def test_an_entry_is_a_line_of_json_and_its_sum() -> None:
         b'"time":1700000000000,"v":2}\n'
     )
     assert crc == sum_of(line).encode() + b"\n"
+
+
+def test_a_commit_leaves_out_what_it_has_not_and_a_topic_does_not() -> None:
+    assert LedgerCommit().values() == {}
+    assert [*LedgerCommit(fence=HeldFence("server", 3)).values()] == ["fence"]
+    assert TopicCreation(TOPIC_ID, "events", (0,)).values() == {
+        "config": {},
+        "first_offsets": [0],
+        "id": TOPIC_ID,
+        "name": "events",
+    }
 
 
 @pytest.mark.parametrize("content", EVERY_KIND, ids=lambda content: content.kind)
@@ -259,6 +271,16 @@ def test_the_last_change_that_covers_an_offset_is_what_is_there(
         (offset, one.number) for one in found for offset in range(one.start_offset, one.next_offset)
     ]
     assert covered == sorted(expected.items())
+    assert all(one.start_offset < one.next_offset for one in found)
+
+
+def test_an_append_refers_to_its_index_or_to_the_objects_of_its_extents_each_once() -> None:
+    _, _, appends, placed = index_of(0)
+    (listed,), (indexed,) = appends[TOPIC_ID], placed[TOPIC_ID]
+    more = (*listed.placed, *append_of(0, 0, began=2).placed, *listed.placed)
+
+    assert listed._replace(placed=more).objects == [data_at(7), data_at(2)]
+    assert indexed.objects == [names.index_name(7, "ab" * 16, "cd" * 16)]
 
 
 def test_changes_of_partitions_do_not_meet() -> None:
@@ -295,6 +317,18 @@ def test_names_sort_as_their_numbers_do() -> None:
     assert sorted(map(names.entry_name, numbers)) == [*map(names.entry_name, numbers)]
     assert [names.number_of(names.root_name(number)) for number in numbers] == numbers
     assert names.number_of("ledger/7") == -1
+
+
+@pytest.mark.parametrize(("partition", "is_there"), [(PARTITIONS_MAX - 1, True), (PARTITIONS_MAX, False)])  # fmt: skip
+def test_a_partition_is_one_of_as_many_as_a_topic_may_have(partition: int, is_there: bool) -> None:
+    content = LedgerCommit({TOPIC_ID: (append_of(partition, 0),)})
+    data = encode(entry(content))
+
+    if is_there:
+        assert decode(data, NAME).content == content
+    else:
+        with pytest.raises(CorruptLedgerError, match=f"from 0 to {PARTITIONS_MAX - 1}"):
+            decode(data, NAME)
 
 
 def test_an_extent_is_at_least_one_offset() -> None:

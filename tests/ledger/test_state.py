@@ -40,6 +40,9 @@ from spark_kbatch.ledger.entries import (
     TopicGrowth,
 )
 from spark_kbatch.ledger.state import LedgerState, RememberedBatch
+from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
+from spark_kbatch.options.topic import PARTITIONS_MAX
+from spark_kbatch.store.repetitions import Evidence
 from tests.support.bucket_contents import CLUSTER_ID, TOPIC_ID, append_of, data_at
 
 LIMITS = {
@@ -176,6 +179,26 @@ def test_nothing_expires_by_a_limit_that_the_ledger_does_not_have() -> None:
     follow(state, StartOffsets({}), at_ms=10**15)
 
     assert state.producers
+
+
+def test_a_topic_may_grow_to_as_many_partitions_as_there_may_be(state: LedgerState) -> None:
+    follow(state, TopicGrowth(TOPIC_ID, (0,) * (PARTITIONS_MAX - 2)))
+
+    assert state.topic("events").partitions == len(state.heads[TOPIC_ID]) == PARTITIONS_MAX
+
+
+def test_a_topic_that_is_not_there_is_unknown_by_its_name(state: LedgerState) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="'others' does not exist"):
+        state.topic("others")
+
+
+def test_the_last_micro_batch_of_a_query_is_kept_with_its_evidence(state: LedgerState) -> None:
+    evidence = Evidence("events", "3 rows", "", "", "", "", "")
+    assert state.last_kept("q") == (NO_TRANSACTION_SEQUENCE, None)
+
+    follow(state, commit(0, micro_batch=MicroBatch("q", 5), evidence=evidence))
+
+    assert state.last_kept("q") == (5, evidence)
 
 
 NotAllowed = tuple[list[Content], Content, type[KBatchError]]
