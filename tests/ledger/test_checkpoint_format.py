@@ -91,7 +91,7 @@ def test_changes_are_read_in_their_order_as_of_the_checkpoint() -> None:
 @pytest.mark.parametrize(
     ("start", "end"),
     [(4, 8), (6, 6), (8, 6), (6, 10)],
-    ids=["before", "empty", "backward", "after"],  # fmt: skip
+    ids=["before", "empty", "backward", "after"],
 )
 def test_a_change_that_its_append_does_not_have_is_corrupt(start: int, end: int) -> None:
     data = pack_changes({0: [Change(0, start, end, append_of(0, 5, span=4))]})
