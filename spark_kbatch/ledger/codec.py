@@ -139,17 +139,20 @@ def sequence(
     return Form(read, lambda values, table: [item.write(one, table) for one in values])
 
 
-def row(fields: tuple[Form, ...], make: Callable[..., Any]) -> Form:
-    """Return the form of a list with a value of each form, of which `make` makes one."""
+def row(fields: tuple[Form, ...], kind: type[Any]) -> Form:
+    """Return the form of a list with a value of each form, as a tuple or a NamedTuple."""
+    make: Callable[[Iterable[Any]], Any] = getattr(kind, "_make", tuple)
+    has_fault = hasattr(kind, "fault")
     count, expected = len(fields), f"a list of {len(fields)}"
     reads = [one.read for one in fields]
     writes = [(at, one.write) for at, one in enumerate(fields) if one.write is not _as_it_is]
 
     def read(values: Any, reader: ObjectReader) -> Any:
-        reader.ensure(isinstance(values, list) and len(values) == count, values, expected)
-        found = make(*[read(value, reader) for read, value in zip(reads, values, strict=True)])
-        fault = getattr(found, "fault", "")
-        reader.ensure(not fault, values, fault)
+        if type(values) is not list or len(values) != count:
+            reader.ensure(False, values, expected)
+        found = make([read(value, reader) for read, value in zip(reads, values, strict=True)])
+        if has_fault and found.fault:
+            reader.ensure(False, values, found.fault)
         return found
 
     def write(values: Iterable[Any], table: NameTable) -> list[Any]:
@@ -246,7 +249,7 @@ def form_of(hint: Any) -> Form:
     if len(inner) == 1 or Ellipsis in inner:
         return sequence(form_of(inner[0]), list if origin is list else tuple)
     if origin is tuple:
-        return row(tuple(map(form_of, inner)), lambda *cells: cells)
+        return row(tuple(map(form_of, inner)), tuple)
     if inner:
         return by_key(*map(form_of, inner))
     if issubclass(hint, tuple):
