@@ -120,8 +120,9 @@ class PartitionAppend(NamedTuple):
         """What it should be and is not; empty if nothing is wrong with it."""
         extents = [self] if isinstance(self.placed, IndexRange) else self.placed
         sums = sum(one.span for one in extents), sum(one.records_count for one in extents)
-        is_within = self.records_count <= self.span <= LONG_MAX - self.base_offset
-        is_sound = is_within and sums == (self.span, self.records_count)
+        if not self.records_count <= self.span <= LONG_MAX - self.base_offset:
+            return "an append within its bounds"
+        is_sound = sums == (self.span, self.records_count)
         return (
             "" if is_sound else f"extents of {self.span} offsets and {self.records_count} records"
         )

@@ -42,6 +42,7 @@ from spark_kbatch.ledger.extents import (
     pack_index,
     unpack_index,
 )
+from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.topic import PARTITIONS_MAX, ensure_valid_topic
 from tests.support.bucket_contents import CLUSTER_ID, EVERY_KIND, TOPIC_ID, append_of, data_at
 
@@ -317,6 +318,58 @@ def test_names_sort_as_their_numbers_do() -> None:
     assert sorted(map(names.entry_name, numbers)) == [*map(names.entry_name, numbers)]
     assert [names.number_of(names.root_name(number)) for number in numbers] == numbers
     assert names.number_of("ledger/7") == -1
+
+
+@pytest.mark.parametrize(
+    ("base_offset", "span", "records_count", "is_there"),
+    [
+        (LONG_MAX - 2, 2, 2, True),
+        (LONG_MAX - 2, 3, 2, False),
+        (0, 2, 3, False),
+        (0, 3, 0, True),
+    ],
+)
+def test_an_append_is_within_its_bounds(
+    base_offset: int, span: int, records_count: int, is_there: bool
+) -> None:
+    placed = IndexRange(names.index_name(7, "ab" * 16, "ef" * 16), 10, 20, "c1d04330")
+    content = LedgerCommit({TOPIC_ID: (PartitionAppend(0, base_offset, span, records_count, 0, placed),)})  # fmt: skip
+    data = encode(entry(content))
+
+    if is_there:
+        assert decode(data, NAME).content == content
+    else:
+        with pytest.raises(CorruptLedgerError, match="an append within its bounds"):
+            decode(data, NAME)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_there"),
+    [
+        ({"records_count": 3}, True),
+        ({"records_count": 0, "first_ms": -1, "last_ms": -1}, True),
+        ({"records_count": 4}, False),
+        ({"first_ms": 2001}, False),
+        ({"first_ms": 2000}, True),
+        ({"first_ms": -2}, False),
+        ({"size_in_bytes": 0}, False),
+        ({"size_in_bytes": 1}, True),
+        ({"position": -1}, False),
+    ],
+    ids=str,
+)
+def test_an_extent_is_within_its_bounds(values: Mapping[str, int], is_there: bool) -> None:
+    (extent,) = append_of(0, 0).placed
+    assert isinstance(extent, DataExtent)
+    changed_extent = extent._replace(**values)  # type: ignore[arg-type]
+    append = append_of(0, 0)._replace(placed=(changed_extent,), records_count=changed_extent.records_count)  # fmt: skip
+    data = encode(entry(LedgerCommit({TOPIC_ID: (append,)})))
+
+    if is_there:
+        assert decode(data, NAME).content == LedgerCommit({TOPIC_ID: (append,)})
+    else:
+        with pytest.raises(CorruptLedgerError, match=NAME):
+            decode(data, NAME)
 
 
 @pytest.mark.parametrize(("partition", "is_there"), [(PARTITIONS_MAX - 1, True), (PARTITIONS_MAX, False)])  # fmt: skip
