@@ -62,11 +62,9 @@ class BucketCommits:
         Raises:
             ConfigError: there is none, or its entry was collected.
         """
-        for commit in self.read():
-            if commit.number == number:
-                return commit
-            if commit.number < number:
-                break
+        found = next((one for one in self.read() if one.number <= number), None)
+        if found is not None and found.number == number:
+            return found
         first = self.numbers().start
         if number < first:
             raise ConfigError(
