@@ -33,6 +33,7 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #     values      bytes <-> Arrow: what keys and values hold
 #     registry    schemas by id, and the versions of subjects
 #     store       the port to places of topics: protocols and values
+#     ledger      what happened in a cluster, entry by entry, and the state that they make
 #     log         one replica of one partition on disk; a real broker's logs, read only
 #     producer    rows -> batches
 #     consumer    offset ranges: planned, fetched, decoded

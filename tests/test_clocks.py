@@ -406,7 +406,7 @@ def garbage(wrong: Wrong, _path: Path) -> str:
         objects.clock_ms += age_ms
         with wrong.on():
             Maintenance(cluster._store.address).run()
-        return ledger_at(cluster._store.address).state.horizon > 0
+        return ledger_at(cluster._store.address).state.gc_boundary > 0
 
     week_ms = 7 * DAY_MS
     return outcome(is_young_gone=is_moved(week_ms - HOUR_MS), is_old_gone=is_moved(9 * DAY_MS))

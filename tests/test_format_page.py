@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import spark_kbatch
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.extents import DataExtent, IndexRange, Stretch, pack_index
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.extents import DataExtent, IndexRange, PartitionAppend, pack_index
 from spark_kbatch.log.producers import saved
 from spark_kbatch.log.producers.state import BatchMetadata, ProducerEntry
 from spark_kbatch.log.state import SLOT_SIZE, LogState
 from spark_kbatch.store.commits import Author, Commit
 from tests.conftest import REPOSITORY
-from tests.support.bucket_contents import EVERY_KIND, JOB_ID, TOPIC_ID, stretch_of
+from tests.support.bucket_contents import EVERY_KIND, JOB_ID, TOPIC_ID, append_of
 from tests.support.bucket_ledgers import a_ledger, a_place, cluster_of, grow
 
 PAGE = (REPOSITORY / "docs" / "format.md").read_text(encoding="utf-8")
@@ -112,7 +112,7 @@ def bucket() -> dict[str, dict[str, Any]]:
     grow(ledger, 4)
     ledger._maybe_put_hint(is_due=True)
     name = names.index_name(7, JOB_ID, "ef" * 16)
-    cluster_of(place).put(name, pack_index(name, {TOPIC_ID: [stretch_of(0, 0)]})[0])
+    cluster_of(place).put(name, pack_index(name, {TOPIC_ID: [append_of(0, 0)]})[0])
     return {
         one.name.partition("/")[2] or one.name: json.loads(
             (place.get(one.name) or b"").partition(b"\n")[0]
@@ -149,10 +149,14 @@ def test_each_kind_of_entry_is_there_with_its_keys() -> None:
     assert page == {content.kind: {*content.values()} for content in EVERY_KIND}
 
 
-def test_names_stretches_and_extents_are_as_the_page_says(bucket: dict[str, Any]) -> None:
-    told = dict(row[:2] for row in rows("Stretches and extents"))
+def test_names_appends_and_extents_are_as_the_page_says(bucket: dict[str, Any]) -> None:
+    told = dict(row[:2] for row in rows("Appends and extents"))
     counts = [text.partition("`, ")[0].partition("]")[0].count(",") + 1 for text in told.values()]
-    assert counts == [len(Stretch._fields), len(DataExtent._fields), len(IndexRange._fields)]
+    assert counts == [
+        len(PartitionAppend._fields),
+        len(DataExtent._fields),
+        len(IndexRange._fields),
+    ]
     folders = {cell.strip("`").partition("/")[0] for cell, *_ in rows("A bucket")}
     assert folders == {
         one.strip("/")

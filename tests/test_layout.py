@@ -34,7 +34,7 @@ LAYERS = (
     {"record", "values"},
     {"store"},
     {"producer", "consumer", "log", "wire"},
-    {"catalog", "registry"},
+    {"catalog", "ledger", "registry"},
     {"bucket", "columns", "memory", "remote", "replica"},
     {"commit"},
     {"cluster"},
@@ -68,7 +68,8 @@ DOORS = {
         "catalog", "commits", "groups", "job", "os_errors", "reports", "repetitions", "source", "store",
         "transport",
     },
-    "bucket": {"commits", "entries", "happenings", "maintenance", "mending", "probe", "recovery", "staging", "state", "store", "trial"},
+    "bucket": {"history", "maintenance", "mending", "probe", "recovery", "staging", "store", "trial"},
+    "ledger": {"audit", "checkpoint_format", "checksummed_json", "codec", "commits", "entries", "extents", "image", "names", "state"},
     "columns": {"functions", "reading", "schemas", "writing"},
     "memory": {"store"},
     "log": {
@@ -119,7 +120,8 @@ FACES = {
         ROOT, "clock", "columns.reading", "columns.schemas", "errors", "model", "opening.stores", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
-        "bucket.entries", "bucket.happenings", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.store", "bucket.trial",
+        "bucket.history", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.store", "bucket.trial",
+        "ledger.entries",
         "spark.demo", "store.catalog", "store.reports",
         "values.inference",  # `kbatch schemas infer`, of any bytes
         "web.access", "web.metrics", "web.serving", "web.site",
@@ -133,6 +135,9 @@ FACES = {
 
 # Who may import what: parts of ours that only few may know, and modules with one home.
 PRODUCER_USERS = {"bucket", "cluster", "columns", "memory", "mirroring", "opening", "remote"}
+PURE = {
+    "__future__", "bisect", "collections", "dataclasses", "functools", "itertools", "json", "random", "re", "typing",
+}  # fmt: skip
 HOMES = {
     "pyspark": {
         "spark/__init__.py",
@@ -292,6 +297,14 @@ def test_the_public_cluster_knows_the_port_alone() -> None:
 
 def test_a_bucket_knows_no_logs() -> None:
     assert [one for one in imports() if one.importer == "bucket" and one.imported == "log"] == []
+
+
+def test_a_ledger_stands_on_the_port_and_is_pure() -> None:
+    found = [one for one in imports() if one.importer == "ledger" and one.imported != "ledger"]
+
+    assert all(HEIGHT[one.imported] <= HEIGHT["store"] for one in found if one.imported)
+    assert {one.module.split(".")[0] for one in found} <= {"spark_kbatch", *PURE}
+    assert not {"clock", "files", "mutexes", "wire"} & {one.imported for one in found}
 
 
 def test_producer_and_consumer_are_wired_by_those_who_open_a_path() -> None:

@@ -1,18 +1,13 @@
 """A cluster in a bucket of an object store, for any number of processes, with nothing that runs beside them.
 
-A bucket holds objects that never change, and one ledger: a dense sequence of small objects, its entries. Entry n
-says what happened, once, and the state at n is the fold of entries 0 to n. To create an object unless it exists is
-all that a store has to do for that: whoever creates entry n + 1 has committed. There is no lock, no rename, no
-append, and no object that is changed by comparing it first.
+A bucket holds objects that never change, and one ledger: a dense sequence of small objects, its
+entries, whose format and fold are in `ledger/`. To create an object unless it exists is all that
+a store has to do for that: whoever creates entry n + 1 has committed. There is no lock, no
+rename, no append, and no object that is changed by comparing it first.
 
     bottom up
     objects       the interface of a store, and a store in memory
     real_objects  a real store, by its URL; credentials for it from a function of the user's
-    names         the names of objects
-    sealed        objects of one line of JSON and its checksum
-    extents       where the batches of a partition are
-    entries       the kinds of entries, and their format
-    state         the fold
     checkpoints   states that are stored, so that not all entries are read
     place         which cluster lies at a place
     ledger        reading to the end, and the loop that commits
@@ -26,14 +21,13 @@ append, and no object that is changed by comparing it first.
     agreements    what the tasks of an action agree on
     transport     a plain producer: one object and one entry for a request
     job           a Spark job
-    commits       the commits of jobs and mirrors, as entries tell of them
     groups        the offsets of consumer groups
     merging       small extents become segments
     garbage       what nothing refers to is deleted
     urls          the objects at a URL
     probe         whether a store does what is asked of it, and what it lets a process do
     trial         a trial of a store for some minutes, with a bounded number of requests; its report
-    happenings    what has happened there, entry by entry
+    history       the commits of jobs and mirrors, and all that has happened there, entry by entry
     maintenance   retention, merging and garbage, in a round; what there is in the bucket
     remains       what can be read of a ledger that is damaged, and whether every batch is whole
     mending       repair, as far as nothing is lost by it

@@ -1,6 +1,6 @@
 """Offsets for `earliest` and `latest` on which the tasks of one Spark action agree.
 
-    agreements/DAY/ACTION       [[topic, partition, start, end], ...], sealed; DAY is days since 1970
+    agreements/DAY/ACTION       [[topic, partition, start, end], ...], with its sum; DAY is days since 1970
 
 The first task creates it, and the others find it. Days let old ones be found without a list of all.
 
@@ -16,15 +16,17 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from spark_kbatch import clock
-from spark_kbatch.bucket.names import DAY_MS, agreement_name
 from spark_kbatch.bucket.objects import Objects, create_or_get
-from spark_kbatch.bucket.sealed import checked_rows, seal, unseal
 from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
+from spark_kbatch.ledger import checksummed_json
+from spark_kbatch.ledger.codec import ObjectReader, form_of
+from spark_kbatch.ledger.names import DAY_MS, agreement_name
 from spark_kbatch.model import TopicPartition
 
 _DAYS_KEPT = 9  # for a task that starts late; collectors keep them as long
 _ATTEMPTS_MAX = 6
 _PAUSE_MS = 50
+_ROWS = form_of(tuple[tuple[str, int, int, int], ...])  # topic, partition, start, end
 
 AgreedOffsets: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
 
@@ -74,7 +76,7 @@ def _found(objects: Objects, wanted: list[str]) -> AgreedOffsets:
 
 def _create(objects: Objects, name: str, rows: list[list[object]]) -> AgreedOffsets:
     """Create an answer, and return the one that is there then."""
-    data = seal({"offsets": rows, "v": 1})
+    data = checksummed_json.encode({"offsets": rows, "v": 1})
     there = create_or_get(
         objects, name, data, attempts=_ATTEMPTS_MAX, pause_ms=_PAUSE_MS, sleep_ms=clock.sleep_ms
     )
@@ -84,7 +86,7 @@ def _create(objects: Objects, name: str, rows: list[list[object]]) -> AgreedOffs
 def _parsed(data: bytes | None, name: str) -> AgreedOffsets:
     if data is None:
         return {}
-    found = unseal(data, name)
+    found = checksummed_json.decode(data, name)
     found.integer("v", 1, 1)
-    rows = checked_rows(found, "offsets", found.values.get("offsets"), str, int, int, int)
+    rows = ObjectReader(found).at("offsets", _ROWS, found.values.get("offsets"))
     return {TopicPartition(topic, number): (start, end) for topic, number, start, end in rows}

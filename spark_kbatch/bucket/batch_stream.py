@@ -20,10 +20,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from spark_kbatch.bucket.extents import FINAL_EPOCH
 from spark_kbatch.bucket.objects import RangeReader, range_of
 from spark_kbatch.bucket.placement import PlacedExtent
 from spark_kbatch.errors import CorruptRecordError, KBatchError
+from spark_kbatch.ledger.extents import FINAL_EPOCH
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.record.header import (
     MAGIC,

@@ -5,13 +5,14 @@ that no one else uses, and then the root is created, under a name that tells the
 names is whole. Nothing is read that no root names.
 
     root    number, id and time of the entry; the part with the heads; by topic id, parts with extents
-    heads   topics with their partitions, producers, queries with their evidence, mirrors, fences, groups, limits
+    heads   all that the state has but extents
     extents the changes of one topic's extents by some entries, in the order of entries
 
-All are sealed lines. A root names the parts of the newest root before it again, and adds one part for each topic
-that has changed since; a part that has grown as large as half of the one before is merged with that, so that a
-topic has few parts and each change is rewritten seldom. The newest root is looked up for that when the
-checkpoint is made: parts that only an older one names may be on their way to be deleted.
+`ledger.checkpoint_format` has their formats. A root names the parts of the newest root before it
+again, and adds one part for each topic that has changed since; a part that has grown as large as
+half of the one before is merged with that, so that a topic has few parts and each change is
+rewritten seldom. The newest root is looked up for that when the checkpoint is made: parts that
+only an older one names may be on their way to be deleted.
 
 Roots and parts are deleted some day. So a root that was listed may be gone: then a newer one is
 there. A root that is damaged, or a part that is missing or damaged, makes its checkpoint worthless,
@@ -41,71 +42,33 @@ place by a repair.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import logging
 import random
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import Entry, decode
-from spark_kbatch.bucket.extents import (
-    Change,
-    DataExtent,
-    NameTable,
-    Stretch,
-    StretchReader,
-    overlaid,
-    packed,
-)
-from spark_kbatch.bucket.objects import CreateAnswer, Objects
-from spark_kbatch.bucket.sealed import (
-    checked_rows,
-    ensure_version,
-    read_twice,
-    seal,
-    sum_of,
-    unseal,
-)
-from spark_kbatch.bucket.state import (
-    NO_CHECKPOINT,
-    GroupHead,
-    LedgerState,
-    PartitionHead,
-    PartRef,
-    ProducerHead,
-    QueryHead,
-    RememberedBatch,
-    TopicExtents,
-    TopicHead,
-)
+from spark_kbatch.bucket.objects import CreateAnswer, Objects, read_twice
 from spark_kbatch.errors import CorruptLedgerError, ObjectStoreError
-from spark_kbatch.model import BATCHES_REMEMBERED, INT_MAX
-from spark_kbatch.options.topic import PARTITIONS_MAX
-from spark_kbatch.store.repetitions import Evidence
-from spark_kbatch.stored_json import StoredObject
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checkpoint_format import (
+    Root,
+    ensure_of,
+    pack_changes,
+    pack_heads,
+    pack_root,
+    unpack_changes,
+    unpack_heads,
+    unpack_root,
+)
+from spark_kbatch.ledger.checksummed_json import sum_of
+from spark_kbatch.ledger.entries import decode
+from spark_kbatch.ledger.extents import Change, DataExtent, PartitionAppend, overlaid
+from spark_kbatch.ledger.state import NO_CHECKPOINT, LedgerState, PartRef, TopicExtents
 
 logger = logging.getLogger(__name__)
 
 _LISTINGS_MAX = 100  # each after the newest root was deleted
 _MERGED_FROM = 2  # a part is merged with one before it that has up to so many times its size
-_ROWS_MAX = 100_000_000
-_VERSION = 2  # of roots and parts
-
-
-class Root(NamedTuple):
-    """A checkpoint: its entry, and the parts of the state after it."""
-
-    number: int
-    entry_id: str
-    time_ms: int
-    heads: PartRef
-    extents: Mapping[str, tuple[PartRef, ...]]  # by topic id; a topic without changes has none
-
-    @property
-    def parts(self) -> Iterator[PartRef]:
-        """All parts."""
-        return itertools.chain((self.heads,), *self.extents.values())
 
 
 class CheckpointObjects(NamedTuple):
@@ -280,10 +243,12 @@ class LedgerCheckpoints:
         return state
 
     def _state_of(self, root: Root, heads: bytes) -> LedgerState:
-        found = unseal(heads, root.heads.name)
-        state = unpack_heads(found)
-        if state.horizon > root.number:
-            raise found.damaged("horizon", state.horizon, f"an entry up to {root.number}")
+        state = unpack_heads(heads, root.heads.name)
+        if state.gc_boundary > root.number:
+            raise CorruptLedgerError(
+                root.heads.name,
+                f"its horizon is {state.gc_boundary}; expected an entry up to {root.number}",
+            )
         state.number, state.entry_id, state.time_ms = root.number, root.entry_id, root.time_ms
         state.checkpoint = root.number
         state.extents = {
@@ -341,13 +306,15 @@ class LedgerCheckpoints:
             return False
         random_id = names.random_id(self._rng)
         extents = {
-            topic_id: self._parts(state, topic_id, random_id) for topic_id in sorted(state.extents)
+            topic_id: parts
+            for topic_id in sorted(state.extents)
+            if (parts := self._parts(state, topic_id, random_id))
         }
         name = names.part_name(state.number, random_id, "heads")
         heads_data = pack_heads(state)
         heads = self._put(name, heads_data)
         root = Root(state.number, state.entry_id, state.time_ms, heads, extents)
-        root_data = _pack_root(root)
+        root_data = pack_root(root)
         answer = self._objects.create(names.root_name(root.number), root_data)
         if answer is CreateAnswer.CREATED:
             _rest_on(state, root)
@@ -360,7 +327,7 @@ class LedgerCheckpoints:
         parts, changes = [*extents.parts], extents.changes
         if not changes:
             return extents.parts
-        data = _pack_changes(_from_start(state, topic_id, changes))
+        data = pack_changes(_from_start(state, topic_id, changes))
         while parts and parts[-1].size_in_bytes <= _MERGED_FROM * len(data):
             try:
                 older = self._load(parts[-1], state, topic_id)
@@ -370,7 +337,7 @@ class LedgerCheckpoints:
                 break  # It is named again, and what it had is all that is lost.
             parts.pop()
             changes = [*older, *changes]
-            data = _pack_changes(_from_start(state, topic_id, changes))
+            data = pack_changes(_from_start(state, topic_id, changes))
         name = names.part_name(state.number, random_id, f"extents-{topic_id}")
         return (*parts, self._put(name, data))
 
@@ -379,17 +346,8 @@ class LedgerCheckpoints:
         return PartRef(name, len(data), sum_of(data))
 
     def _load(self, part: PartRef, state: LedgerState, topic_id: str) -> list[Change]:
-        found = unseal(self.part(part), part.name)
-        reader = StretchReader(found, "changes")
-        partitions, changes = len(state.topics[topic_id].partitions), list[Change]()
-        rows = checked_rows(found, "changes", found.values.get("changes"), int, int, list)
-        for start, end, value in rows:
-            stretch = reader.stretch(value)
-            is_within = stretch.base_offset <= start < end <= stretch.next_offset
-            if not is_within or stretch.partition >= partitions:
-                raise found.damaged("changes", value, "offsets of a partition that is there")
-            changes.append(Change(state.checkpoint, start, end, stretch))
-        return changes
+        partitions = state.topics[topic_id].partitions
+        return unpack_changes(self.part(part), part.name, state.checkpoint, partitions)
 
     def part(self, part: PartRef) -> bytes:
         """Return the bytes of a part, asked for twice, or of its copy; raises LostPartError."""
@@ -409,15 +367,6 @@ def _why_not(part: PartRef, data: bytes | None) -> str:
     return f"it has {len(data)} bytes with the sum {sum_of(data)}, and {part[1:]} is expected"
 
 
-def ensure_of(root: Root, entry: Entry) -> None:
-    """Check that a root belongs to the entry that has its number; raises CorruptLedgerError."""
-    if entry.entry_id != root.entry_id:
-        raise CorruptLedgerError(
-            names.root_name(root.number),
-            f"it is of the entry with the id {root.entry_id}, and that has {entry.entry_id}",
-        )
-
-
 def _rest_on(state: LedgerState, root: Root) -> None:
     """Take a checkpoint at or before a state as the one that its extents go on from."""
     for topic_id, extents in state.extents.items():
@@ -432,7 +381,7 @@ def _from_start(
     state: LedgerState, topic_id: str, changes: Iterable[Change]
 ) -> dict[int, list[Change]]:
     """Return what is at each offset, without what is before the start offsets."""
-    heads = state.topics[topic_id].partitions
+    heads = state.heads[topic_id]
     return {
         partition: [
             one._replace(start_offset=max(one.start_offset, heads[partition].start_offset))
@@ -451,178 +400,9 @@ def _holes(state: LedgerState, topic_id: str, part: str) -> Iterator[Change]:
     """
     job_id = hashlib.sha256(part.encode()).hexdigest()[: names.ID_DIGITS]
     name = names.data_name(0, job_id, names.ID_DIGITS * "0")
-    for partition, head in enumerate(state.topics[topic_id].partitions):
+    for partition, head in enumerate(state.heads[topic_id]):
         start, span = head.start_offset, head.next_offset - head.start_offset
         if span:
             placed = (DataExtent(name, 0, 1, span, 0, 0, 0),)
-            stretch = Stretch(partition, start, span, 0, 0, placed)
-            yield Change(state.checkpoint, start, head.next_offset, stretch)
-
-
-# The formats of roots and parts.
-
-
-def _pack_root(root: Root) -> bytes:
-    return seal(
-        {
-            "number": root.number,
-            "id": root.entry_id,
-            "time": root.time_ms,
-            "heads": root.heads,
-            "extents": {topic_id: parts for topic_id, parts in root.extents.items() if parts},
-            "v": _VERSION,
-        }
-    )
-
-
-def unpack_root(data: bytes, name: str, number: int) -> Root:
-    """Return the root in the object with this name; raises CorruptLedgerError, UnsupportedLedgerError."""
-    found = unseal(data, name)
-    ensure_version(found, _VERSION)
-    if found.integer("number") != number:
-        raise found.damaged("number", found.integer("number"), f"the number in its name, {number}")
-    extents = found.object("extents")
-    (heads,) = _part_refs(found, "heads", [found.values.get("heads")])
-    return Root(
-        number,
-        found.text("id", names.RANDOM_ID),
-        found.integer("time"),
-        heads,
-        {
-            topic_id: _part_refs(extents, topic_id, rows)
-            for topic_id, rows in extents.values.items()
-        },
-    )
-
-
-def _part_refs(found: StoredObject, key: str, rows: Any) -> tuple[PartRef, ...]:
-    refs = tuple(PartRef(*row) for row in checked_rows(found, key, rows, str, int, str))
-    for one in refs:
-        if not names.PART.fullmatch(one.name):
-            raise found.damaged(key, one.name, f"text as {names.PART.pattern}")
-    return refs
-
-
-def _pack_changes(changes: Mapping[int, Iterable[Change]]) -> bytes:
-    table = NameTable()
-    rows = [
-        [one.start_offset, one.next_offset, packed(one.stretch, table)]
-        for _, found in sorted(changes.items())
-        for one in found
-    ]
-    return seal({"changes": rows, "objects": table.names})
-
-
-def pack_heads(state: LedgerState) -> bytes:
-    """Return a state as bytes, without its number and extents: equal states give equal bytes."""
-    return seal(
-        {
-            "cluster": state.cluster_id,
-            "format": state.format,
-            "horizon": state.horizon,
-            "limits": state.limits,
-            "topics": [
-                {
-                    "config": topic.config,
-                    "created": topic.created,
-                    "id": topic.topic_id,
-                    "name": topic.name,
-                    "partitions": [
-                        [head.start_offset, head.next_offset, head.leader_epoch]
-                        for head in topic.partitions
-                    ],
-                }
-                for _, topic in sorted(state.topics.items())
-            ],
-            "producers": [[*key, *head] for key, head in sorted(state.producers.items())],
-            "queries": [[key, *head[:2]] for key, head in sorted(state.queries.items())],
-            "evidence": {
-                key: head.evidence._asdict()
-                for key, head in state.queries.items()
-                if head.evidence is not None
-            },
-            "mirrors": state.mirrors,
-            "fences": state.fences,
-            "groups": {
-                group: [[*key, *head] for key, head in sorted(offsets.items())]
-                for group, offsets in state.groups.items()
-            },
-        }
-    )
-
-
-def unpack_heads(found: StoredObject) -> LedgerState:
-    """Return the state that a part has, without what the root tells; raises CorruptLedgerError."""
-    limits, evidence, mirrors, fences, groups = map(
-        found.object, ("limits", "evidence", "mirrors", "fences", "groups")
-    )
-    heads = [*map(_topic, found.objects("topics", count_max=_ROWS_MAX))]
-    topics = {topic.topic_id: topic for topic in heads}
-    if len({topic.name for topic in topics.values()}) < len(heads):
-        raise found.damaged("topics", heads, "topics of different names and ids")
-    return LedgerState(
-        cluster_id=found.text("cluster", names.RANDOM_ID),
-        format=found.integer("format", 1),
-        horizon=found.integer("horizon"),
-        limits={key: limits.integer(key) for key in limits.keys()},
-        topics=topics,
-        producers={
-            (row[0], row[1], row[2]): ProducerHead(row[3], row[4], _batches(found, row[5]))
-            for row in checked_rows(
-                found, "producers", found.values.get("producers"), int, str, int, int, int, list
-            )
-            if _ensure_there(found, "producers", topics, *row[1:3])
-        },
-        queries={
-            key: QueryHead(
-                number, entry, Evidence.of(evidence.object(key)) if key in evidence else None
-            )
-            for key, number, entry in checked_rows(
-                found, "queries", found.values.get("queries"), str, int, int
-            )
-        },
-        mirrors={key: mirrors.text(key) for key in mirrors.keys()},
-        fences={key: fences.integer(key) for key in fences.keys()},
-        groups={
-            group: {
-                (row[0], row[1]): GroupHead(*row[2:])
-                for row in checked_rows(
-                    groups, group, groups.values.get(group), str, int, int, str, int
-                )
-                if _ensure_there(groups, group, topics, *row[:2])
-            }
-            for group in groups.keys()
-        },
-    )
-
-
-def _ensure_there(
-    found: StoredObject, key: str, topics: Mapping[str, TopicHead], topic_id: str, partition: int
-) -> bool:
-    """Return True if a topic has a partition; raise CorruptLedgerError if not."""
-    if topic_id not in topics or partition >= len(topics[topic_id].partitions):
-        raise found.damaged(key, f"{topic_id}, {partition}", "a partition of a topic that is there")
-    return True
-
-
-def _batches(found: StoredObject, rows: Any) -> tuple[RememberedBatch, ...]:
-    if not 0 < len(rows) <= BATCHES_REMEMBERED:
-        raise found.damaged("producers", rows, f"1 to {BATCHES_REMEMBERED} batches")
-    return tuple(
-        RememberedBatch(*one) for one in checked_rows(found, "producers", rows, int, int, int)
-    )
-
-
-def _topic(found: StoredObject) -> TopicHead:
-    config = found.object("config")
-    rows = checked_rows(found, "partitions", found.values.get("partitions"), int, int, int)
-    is_sound = all(start <= end and epoch <= INT_MAX for start, end, epoch in rows)
-    if not (is_sound and 0 < len(rows) <= PARTITIONS_MAX):
-        raise found.damaged("partitions", rows, f"1 to {PARTITIONS_MAX} partitions")
-    return TopicHead(
-        found.text("id", names.TOPIC_ID),
-        found.text("name", names.TOPIC_NAME),
-        found.integer("created"),
-        {key: config.text(key) for key in config.keys()},
-        [PartitionHead(*row) for row in rows],
-    )
+            append = PartitionAppend(partition, start, span, 0, 0, placed)
+            yield Change(state.checkpoint, start, head.next_offset, append)

@@ -1,34 +1,36 @@
 """Deletes what nothing needs any more: a difference, and never a matter of age.
 
-    horizon       what began before an entry commits no more; it is moved to the youngest entry that is older than
+    GC boundary   what began before an entry commits no more; it is moved to the youngest entry that is older than
                   staging.timeout.ms, at most some times within that
-    data          named below the horizon, and neither in the state at the horizon nor in an entry after it
-    checkpoints   all but the last ones, the newest at or below the horizon, and a few in between
+    data          named below the GC boundary, and neither in the state at the GC boundary nor in an entry after it
+    checkpoints   all but the last ones, the newest at or below the GC boundary, and a few in between
     parts         that no checkpoint names which stays
     agreements    of days that are over for longer than a job may take
-    tombstones    in place of the entries up to the checkpoint at or below the horizon
+    tombstones    in place of the entries up to the checkpoint at or below the GC boundary
 
 Any number of collectors do no harm to each other, whenever one of them stops or sleeps. These are the reasons:
 
-- An entry that names what began before the horizon is refused after it. So what entries up to now do not name can
-  never be named, and a set of names that may be deleted stays one for good.
-- What the state at the horizon has may be read by plans that were made up to then, and those that are younger
-  than the horizon. What was dropped later waits for the next horizon.
+- An entry that names what began before the GC boundary is refused after it. So what entries up to
+  now do not name can never be named, and a set of names that may be deleted stays one for good.
+- What the state at the GC boundary has may be read by plans that were made up to then, and those
+  that are younger than the GC boundary. What was dropped later waits for the next GC boundary.
 - The last checkpoints of any list of checkpoints have at least one that stays, or a newer one is there. Roots are
   counted only if all their parts are there.
-- An entry's tombstone says that a checkpoint has what it said. The one at or below the horizon is there first, and
-  whoever deletes it has seen newer ones. Before the first tombstone each of its parts is there
-  twice, and another checkpoint after it: see `checkpoints`.
+- An entry's tombstone says that a checkpoint has what it said. The one at or below the GC
+  boundary is there first, and whoever deletes it has seen newer ones. Before the first tombstone
+  each of its parts is there twice, and another checkpoint after it: see `checkpoints`.
 
 An entry's age goes by the store's clock alone: the time that the store shows for it, against that of an object
 put a moment ago.
 
-The state at the horizon is folded from the checkpoint at or below it. If that cannot be done, since another
-collector is at work or because no checkpoint is as old, nothing is deleted this time.
+The state at the GC boundary is folded from the checkpoint at or below it. If that cannot be done,
+since another collector is at work or because no checkpoint is as old, nothing is deleted this
+time.
 
-Whoever moves the horizon collects. Tombstones are put last, from below: where they begin to be missing tells others
-that a collection by a checkpoint has ended. What one that was stopped has left above the checkpoint goes with the
-next horizon. Where nothing happens any more there is no next one, so each process collects once.
+Whoever moves the GC boundary collects. Tombstones are put last, from below: where they begin to
+be missing tells others that a collection by a checkpoint has ended. What one that was stopped has
+left above the checkpoint goes with the next GC boundary. Where nothing happens any more there is
+no next one, so each process collects once.
 """
 
 from __future__ import annotations
@@ -38,23 +40,25 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, LostPartError, Root
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, LostPartError
+from spark_kbatch.bucket.ledger import Ledger, ensure_may_write
+from spark_kbatch.bucket.objects import ObjectInfo
+from spark_kbatch.errors import CorruptLedgerError, KBatchError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checkpoint_format import Root
+from spark_kbatch.ledger.entries import (
     NO_ENTRY,
     STAGING_TIMEOUT_MS,
-    Horizon,
+    GcBoundary,
     LedgerCommit,
     Replacement,
     Tombstone,
     encode,
     tombstone_of,
 )
-from spark_kbatch.bucket.extents import IndexRange, Stretch
-from spark_kbatch.bucket.ledger import Ledger, ensure_may_write
-from spark_kbatch.bucket.objects import ObjectInfo
-from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState
-from spark_kbatch.errors import CorruptLedgerError, KBatchError
+from spark_kbatch.ledger.extents import IndexRange, PartitionAppend
+from spark_kbatch.ledger.image import DEFAULT_LIMITS
+from spark_kbatch.ledger.state import LedgerState
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +66,7 @@ CHECKPOINTS_KEPT = 3  # the last ones
 _KEPT_EVERY = 1024  # entries: of older checkpoints one is kept for so many
 _HORIZONS_MAX = 8  # within staging.timeout.ms
 _AGREEMENT_GRACE_MS = 2 * 86_400_000
-_FEW = 16  # entries that are looked at, to see whether anything but horizons is in them
+_FEW = 16  # entries that are looked at, to see whether anything but a moved GC boundary is in them
 _DELETED_AT_ONCE = 1000
 
 _END = "~"  # behind all names that begin alike
@@ -81,7 +85,7 @@ class Collected(NamedTuple):
 
 
 class References:
-    """The objects that some stretches refer to.
+    """The objects that some appends refer to.
 
     An index lists objects of its own job. So all of a job is referred to as long as one of its indexes is.
     """
@@ -90,12 +94,12 @@ class References:
         self._names: set[str] = set()
         self._jobs: set[str] = set()
 
-    def add(self, stretch: Stretch) -> None:
-        """Add what a stretch refers to."""
-        if isinstance(stretch.placed, IndexRange):
-            self._jobs.add(names.folder_of(stretch.placed.name))
+    def add(self, append: PartitionAppend) -> None:
+        """Add what an append refers to."""
+        if isinstance(append.placed, IndexRange):
+            self._jobs.add(names.folder_of(append.placed.name))
         else:
-            self._names.update(stretch.objects)
+            self._names.update(append.objects)
 
     def __contains__(self, name: str) -> bool:
         return name in self._names or names.folder_of(name) in self._jobs
@@ -113,13 +117,13 @@ class GarbageCollector:
         self._ledger = ledger
         self._objects = ledger.objects
         self._checkpoints = LedgerCheckpoints(ledger.objects, ledger.timing.rng)
-        self._collected = NO_ENTRY  # the horizon for which this process has collected
+        self._collected = NO_ENTRY  # the GC boundary for which this process has collected
         self.damaged: dict[str, KBatchError] = {}  # what is lost of checkpoints, by sentence
 
-    # The horizon.
+    # The GC boundary.
 
-    def due_horizon(self, now_ms: int) -> int | None:
-        """Return the entry that the horizon is to be moved to; None if that is not due.
+    def due_gc_boundary(self, now_ms: int) -> int | None:
+        """Return the entry that the GC boundary is to be moved to; None if that is not due.
 
         Args:
             now_ms: the time by the store's clock.
@@ -127,65 +131,71 @@ class GarbageCollector:
         state = self._ledger.follow()
         timeout_ms = _timeout_ms(state)
         due, first_ms = NO_ENTRY, now_ms
-        for one in self._objects.list(names.LEDGER, names.entry_name(state.horizon)):
+        for one in self._objects.list(names.LEDGER, names.entry_name(state.gc_boundary)):
             if now_ms - one.modified_ms <= timeout_ms:
                 break
             if due == NO_ENTRY:
                 first_ms = one.modified_ms
             due = names.number_of(one.name)
         is_late = now_ms - timeout_ms - first_ms >= timeout_ms // _HORIZONS_MAX
-        if due == NO_ENTRY or not is_late or self._is_all_horizon(state.horizon + 1, due):
+        if (
+            due == NO_ENTRY
+            or not is_late
+            or self._moves_gc_boundary_alone(state.gc_boundary + 1, due)
+        ):
             return None
         return due
 
-    def _is_all_horizon(self, first: int, last: int) -> bool:
-        """Return True if nothing has happened in these entries but that the horizon was moved."""
+    def _moves_gc_boundary_alone(self, first: int, last: int) -> bool:
+        """Return True if nothing has happened in these entries but that the GC boundary was moved."""
         return last - first < _FEW and all(
-            isinstance(one.content, Horizon) for one in self._ledger.entries(first, last)
+            isinstance(one.content, GcBoundary) for one in self._ledger.entries(first, last)
         )
 
-    def move_horizon(self, number: int) -> None:
-        """Move the horizon to an entry, unless it is there or further; raises as `Ledger.commit`."""
+    def move_gc_boundary(self, number: int) -> None:
+        """Move the GC boundary to an entry, unless it is there or further; raises as `Ledger.commit`."""
         self._ledger.commit(
-            lambda state: Horizon(number) if state.horizon < number <= state.number else None,
+            lambda state: (
+                GcBoundary(number) if state.gc_boundary < number <= state.number else None
+            ),
             by="maintain",
         )
 
     # Collections.
 
     def collect(
-        self, now_ms: int, *, dry_run: bool = False, horizon: int | None = None
+        self, now_ms: int, *, dry_run: bool = False, gc_boundary: int | None = None
     ) -> Collected:
-        """Delete what the horizon allows to delete, if it was not done; raises as `Objects` and `ensure_may_write`.
+        """Delete what the GC boundary allows to delete, if it was not done; raises as `Objects` and `ensure_may_write`.
 
         Args:
             now_ms: the time by the store's clock.
             dry_run: whether to delete nothing, and to return what would be deleted.
-            horizon: that this process has moved just now, or would move if it were no dry run.
+            gc_boundary: that this process has moved just now, or would move if it were no dry run.
         """
         state = self._ledger.follow()
         if not dry_run:
             # Entries of later kinds may refer to what this version does not see.
             ensure_may_write(state)
-        is_moved = horizon is not None
-        if horizon is None or not dry_run:
-            horizon = state.horizon
+        is_moved = gc_boundary is not None
+        if gc_boundary is None or not dry_run:
+            gc_boundary = state.gc_boundary
         agreements = self._old_agreements(state, now_ms)
-        done = Collected(horizon, agreements=len(agreements))
+        done = Collected(gc_boundary, agreements=len(agreements))
         if not dry_run:
             self._delete(agreements)
         numbers = self._checkpoints.numbers()
-        if not is_moved and self._is_done(numbers, horizon, state.number):
+        if not is_moved and self._is_done(numbers, gc_boundary, state.number):
             return done
         roots, listed_parts = self._whole_roots(numbers)
-        base = max((number for number in roots if number <= horizon), default=NO_ENTRY)
-        references = self._references(roots.get(base), horizon, state.number)
+        base = max((number for number in roots if number <= gc_boundary), default=NO_ENTRY)
+        references = self._references(roots.get(base), gc_boundary, state.number)
         if references is None:
             return done
         garbage = [
             one
             for prefix in (names.DATA, names.SEGMENTS)
-            for one in self._named_below(prefix, horizon)
+            for one in self._named_below(prefix, gc_boundary)
             if one.name not in references
         ]
         first = self._ledger.first_entry(base)
@@ -200,7 +210,7 @@ class GarbageCollector:
             self._delete(old_parts)
             if self._checkpoints.newest_number(base) > base:
                 self._bury(first, base)
-            self._collected = horizon
+            self._collected = gc_boundary
         return done._replace(
             objects=len(garbage),
             size_in_bytes=sum(one.size_in_bytes for one in garbage),
@@ -209,8 +219,8 @@ class GarbageCollector:
             tombstones=base - first + 1,
         )
 
-    def _references(self, root: Root | None, horizon: int, last: int) -> References | None:
-        """Return what the state at the horizon and later entries refer to; None if that cannot be told now."""
+    def _references(self, root: Root | None, gc_boundary: int, last: int) -> References | None:
+        """Return what the state at the GC boundary and later entries refer to; None if that cannot be told now."""
         found = References()
         try:
             state = LedgerState() if root is None else self._checkpoints.opened(root)
@@ -220,15 +230,15 @@ class GarbageCollector:
                         "another collector is at work: entry %d is a tombstone", entry.number
                     )
                     return None
-                if entry.number <= horizon:
+                if entry.number <= gc_boundary:
                     state.apply(entry)
                 elif isinstance(entry.content, LedgerCommit | Replacement):
-                    for stretch in chain.from_iterable(entry.content.stretches.values()):
-                        found.add(stretch)
+                    for append in chain.from_iterable(entry.content.appends.values()):
+                        found.add(append)
             for topic_id in state.topics:
                 for changes in self._checkpoints.changes(state, topic_id).values():
                     for change in changes:
-                        found.add(change.stretch)
+                        found.add(change.append)
         except LostPartError as error:
             self._note(root.number if root else NO_ENTRY, error)
             return None
@@ -246,12 +256,12 @@ class GarbageCollector:
         after = ""
         while True:
             for one in self._objects.list(prefix, after):
-                began = names.began_at(one.name)
-                if began >= number:
+                start_entry = names.start_entry(one.name)
+                if start_entry >= number:
                     # Names are sorted by numbers within each folder.
-                    after = one.name.partition(f"{began:020d}-")[0] + _END
+                    after = one.name.partition(f"{start_entry:020d}-")[0] + _END
                     break
-                if began >= 0:
+                if start_entry >= 0:
                     yield one
             else:
                 return
@@ -262,27 +272,27 @@ class GarbageCollector:
 
     # Checkpoints.
 
-    def _is_done(self, numbers: list[int], horizon: int, last: int) -> bool:
-        """Return True if a collection for the horizon has ended, or the next one does what is left of it.
+    def _is_done(self, numbers: list[int], gc_boundary: int, last: int) -> bool:
+        """Return True if a collection for the GC boundary has ended, or the next one does what is left of it.
 
         So one may say it before roots are read. The entries up to the checkpoint that a collection goes by become
         tombstones in its end, in their order.
 
         Args:
             numbers: of all roots.
-            horizon: as it is.
+            gc_boundary: as it is.
             last: entry of the ledger.
         """
-        if horizon in (0, self._collected):
+        if gc_boundary in (0, self._collected):
             return True
-        newest = max((one for one in numbers if one <= horizon), default=NO_ENTRY)
+        newest = max((one for one in numbers if one <= gc_boundary), default=NO_ENTRY)
         is_buried = newest == NO_ENTRY or any(
             isinstance(one.content, Tombstone) for one in self._ledger.entries(newest, newest)
         )
         if not is_buried:
             return False
-        is_quiet = self._is_all_horizon(horizon + 1, last)
-        return not is_quiet or self._is_all_horizon(newest + 1, horizon)
+        is_quiet = self._moves_gc_boundary_alone(gc_boundary + 1, last)
+        return not is_quiet or self._moves_gc_boundary_alone(newest + 1, gc_boundary)
 
     def _whole_roots(self, numbers: list[int]) -> tuple[dict[int, Root], list[str]]:
         """Return roots of which all parts are there, or copies, by number, and the names of all."""
@@ -309,7 +319,7 @@ class GarbageCollector:
         Args:
             numbers: of all roots.
             roots: that are whole, by number.
-            base: number of the one at or below the horizon; NO_ENTRY if there is none.
+            base: number of the one at or below the GC boundary; NO_ENTRY if there is none.
             parts: names of all.
         """
         whole = sorted(roots)

@@ -22,11 +22,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from spark_kbatch.bucket.batch_stream import request_threads
-from spark_kbatch.bucket.extents import FINAL_EPOCH, Change, within
 from spark_kbatch.bucket.objects import ObjectInfo, RangeReader
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.consumer.same_topic import recreated
 from spark_kbatch.errors import ObjectStoreError, UnknownTopicOrPartitionError
+from spark_kbatch.ledger.extents import FINAL_EPOCH, Change, within
 from spark_kbatch.model import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ Part = tuple[OffsetRange, "AbstractContextManager[PartitionReader]"]
 def unmerged(changes: Sequence[Change]) -> Sequence[Change]:
     """Return the last changes of a partition, of which none is merged."""
     first = len(changes)
-    while first > 0 and changes[first - 1].stretch.leader_epoch != FINAL_EPOCH:
+    while first > 0 and changes[first - 1].append.leader_epoch != FINAL_EPOCH:
         first -= 1
     return changes[first:]
 
@@ -63,12 +63,12 @@ def ranks(changes: Mapping[K, Sequence[Change]]) -> dict[K, list[int]]:
     longest: Sequence[Change] = max(changes.values(), key=len, default=())
     known: dict[str, int] = {}
     for rank, change in enumerate(longest):
-        known |= dict.fromkeys(change.stretch.objects, rank)
+        known |= dict.fromkeys(change.append.objects, rank)
     found: dict[K, list[int]] = {}
     for key, some in changes.items():
         found[key], rank = [], 0
         for change in some:
-            rank = max(rank, *(known.get(name, 0) for name in change.stretch.objects))
+            rank = max(rank, *(known.get(name, 0) for name in change.append.objects))
             found[key].append(rank)
     return found
 

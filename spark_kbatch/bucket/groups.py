@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_kbatch.bucket.entries import CommittedGroupOffset, LedgerCommit
 from spark_kbatch.bucket.reading import topic_id_of
 from spark_kbatch.bucket.shared_ledger import SharedLedger
-from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.errors import ConfigError, GroupIdNotFoundError, RefusedEntryError
+from spark_kbatch.ledger.entries import CommittedGroupOffset, LedgerCommit
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.model import ConsumerGroup, TopicPartition
 from spark_kbatch.store.groups import committed, with_ends
 from spark_kbatch.store.store import NO_IDS, CheckOffsets, Groups
@@ -42,7 +42,7 @@ class BucketGroups(Groups):
     def groups(self) -> list[ConsumerGroup]:
         """Return all groups, sorted by id, with offsets, ends and lag as of one moment."""
         with self._ledger.state() as state:
-            names = {topic_id: topic.name for topic_id, topic in state.topics.items()}
+            names = state.topic_names
             found = [
                 ConsumerGroup(
                     group_id,

@@ -23,9 +23,6 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spark_kbatch.bucket.commits import JOB, summary_of
-from spark_kbatch.bucket.entries import Content, LedgerCommit, MicroBatch
-from spark_kbatch.bucket.extents import DataExtent, Stretch, Stretches
 from spark_kbatch.bucket.objects import Folder
 from spark_kbatch.bucket.place import ensure_cluster
 from spark_kbatch.bucket.shared_ledger import OVERWRITTEN_KEPT_MS, SharedLedger
@@ -34,14 +31,17 @@ from spark_kbatch.bucket.staging import (
     PartitionOfTopic,
     StagedExtents,
     WriterJob,
+    appends_of,
     in_entry,
-    stretches_of,
 )
-from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.topics import BucketCatalog
 from spark_kbatch.bucket.urls import known_at, objects_at
 from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.ledger.commits import JOB, summary_of
+from spark_kbatch.ledger.entries import Content, LedgerCommit, MicroBatch
+from spark_kbatch.ledger.extents import Appends, DataExtent, PartitionAppend
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import (
     COMMITS_RETENTION_BYTES,
@@ -126,12 +126,12 @@ class BucketJob(WholeJob):
             replaced, named = "", self.topics.named
             if self._is_overwrite and named is not None:
                 replaced = ids.get(named.topic_id, named.topic_id)
-            stretches: Stretches = _stretches(staged, ids)
-            if stretches:
+            appends: Appends = _appends(staged, ids)
+            if appends:
                 # Spark has another job object for the commit of a micro-batch than for its tasks.
                 job = next(one.job for one in staged if one.extents)
-                stretches = in_entry(ledger.objects, job, stretches, ledger.rng)
-            if not stretches and not replaced and attempt is None:
+                appends = in_entry(ledger.objects, job, appends, ledger.rng)
+            if not appends and not replaced and attempt is None:
                 return
             names = {
                 ids.get(topic_id, topic_id): name
@@ -149,7 +149,7 @@ class BucketJob(WholeJob):
                 ):
                     return None
                 return LedgerCommit(
-                    _with_offsets(state, stretches, names),
+                    _with_offsets(state, appends, names),
                     _ends(state, replaced),
                     attempt and MicroBatch(attempt.id, attempt.number),
                     evidence=attempt
@@ -163,12 +163,12 @@ class BucketJob(WholeJob):
             if entry is not None:
                 summary = summary_of(entry, names, (one.extents for one in staged if one.extents))
                 logger.info("%s, in %.3f s", summary, monotonic_s() - began_s)
-        if entry is not None and stretches and self.options.maintain_ms:
+        if entry is not None and appends and self.options.maintain_ms:
             # Few jobs ask for it.
             from spark_kbatch.bucket.maintenance import merge_within  # noqa: PLC0415
 
             options = self.options
-            merge_within(options.path, options.store, options.maintain_ms, [*stretches])
+            merge_within(options.path, options.store, options.maintain_ms, [*appends])
 
     def _ledger(self) -> SharedLedger:
         """Open the ledger to commit, after a look whether the cluster is still there."""
@@ -212,20 +212,22 @@ def _ensure_supported(options: WriteOptions) -> None:
             )
 
 
-def _stretches(staged: Sequence[StagedRows], ids: Mapping[str, str]) -> dict[str, list[Stretch]]:
+def _appends(
+    staged: Sequence[StagedRows], ids: Mapping[str, str]
+) -> dict[str, list[PartitionAppend]]:
     """Return what the tasks staged, in their order, by topic id; all from offset 0."""
     found: dict[PartitionOfTopic, list[DataExtent]] = {}
     for one in staged:
         for (topic_id, partition), extents in dict(one.extents).items():
             found.setdefault((ids.get(topic_id, topic_id), partition), []).extend(extents)
-    return stretches_of(found)
+    return appends_of(found)
 
 
 def _with_offsets(
-    state: LedgerState, stretches: Mapping[str, Sequence[Stretch]], names: Mapping[str, str]
-) -> dict[str, list[Stretch]]:
-    """Return stretches with the offsets and epochs that follow those of a state."""
-    for topic_id in stretches:
+    state: LedgerState, appends: Mapping[str, Sequence[PartitionAppend]], names: Mapping[str, str]
+) -> dict[str, list[PartitionAppend]]:
+    """Return appends with the offsets and epochs that follow those of a state."""
+    for topic_id in appends:
         if topic_id not in state.topics:
             raise UnknownTopicOrPartitionError(
                 f"topic {names[topic_id]!r} was deleted while the job ran; create it again, if it is not there, "
@@ -233,7 +235,7 @@ def _with_offsets(
             )
     return {
         topic_id: [state.following(topic_id, one) for one in of_topic]
-        for topic_id, of_topic in stretches.items()
+        for topic_id, of_topic in appends.items()
     }
 
 
@@ -241,4 +243,4 @@ def _ends(state: LedgerState, topic_id: str) -> dict[str, dict[int, int]]:
     """Return where the partitions of a topic end, as start offsets; of none if the id is empty."""
     if not topic_id:
         return {}
-    return {topic_id: state.ensure_topic(topic_id).ends}
+    return {topic_id: state.ends(state.ensure_topic(topic_id).topic_id)}

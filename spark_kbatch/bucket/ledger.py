@@ -52,33 +52,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checkpoints import (
     CheckpointObjects,
     LedgerCheckpoints,
     LostPartError,
 )
-from spark_kbatch.bucket.entries import (
-    CLOSED,
-    FORMAT,
-    NO_ENTRY,
-    Content,
-    Entry,
-    LedgerStart,
-    Tombstone,
-    decode,
-    encode,
-    signed,
-)
-from spark_kbatch.bucket.extents import Change
-from spark_kbatch.bucket.objects import CreateAnswer, Folder, Objects, pause_by_chance
+from spark_kbatch.bucket.objects import CreateAnswer, Folder, Objects, pause_by_chance, read_twice
 from spark_kbatch.bucket.place import ensure_cluster
-from spark_kbatch.bucket.sealed import read_twice, seal, unseal
-from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState
 from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
 from spark_kbatch.errors import (
     CommitError,
@@ -90,7 +75,22 @@ from spark_kbatch.errors import (
     RefusedEntryError,
     UnsupportedLedgerError,
 )
-from spark_kbatch.store.commits import NOTHING_VISIBLE
+from spark_kbatch.ledger import checksummed_json, names
+from spark_kbatch.ledger.entries import (
+    CLOSED,
+    FORMAT,
+    NO_ENTRY,
+    Content,
+    Entry,
+    LedgerStart,
+    Tombstone,
+    decode,
+    encode,
+)
+from spark_kbatch.ledger.extents import Change
+from spark_kbatch.ledger.image import TombstoneAheadError
+from spark_kbatch.ledger.state import NO_CHECKPOINT, LedgerState
+from spark_kbatch.store.commits import NOTHING_VISIBLE, user_name
 
 logger = logging.getLogger(__name__)
 
@@ -143,10 +143,6 @@ class KnownLedger(NamedTuple):
     followed_ms: int  # when it was last asked for news
     checkpoint: CheckpointObjects | None  # None: all entries are there from the first one on
     entries: tuple[bytes, ...]  # after the checkpoint
-
-
-class _TombstoneAheadError(Exception):
-    """A tombstone is the next entry."""
 
 
 class Ledger:
@@ -214,12 +210,13 @@ class Ledger:
             if known.checkpoint is not None:
                 self.state = self._checkpoints.restored(known.checkpoint)
             for data in known.entries:
-                self._fold(decode(data, names.entry_name(self.state.number + 1)), data)
+                self.state.follow(decode(data, names.entry_name(self.state.number + 1)))
+                self._keep(data)
             if self.state.cluster_id == self._cluster_id and self._is_there(known):
                 self._newest_checkpoint = self.state.checkpoint
                 self._known_number = self.state.number
                 return True
-        except (CorruptLedgerError, UnsupportedLedgerError, _TombstoneAheadError) as error:
+        except (CorruptLedgerError, UnsupportedLedgerError) as error:
             logger.info("what this machine knows of the ledger is not used: %s", error)
         self.state, self._entries = LedgerState(), []
         self._checkpoints.objects = None
@@ -251,8 +248,11 @@ class Ledger:
             try:
                 if not self._read(min(known, _WINDOW_MAX) if known > 0 else window):
                     break
-            except _TombstoneAheadError:
-                self._open_above(self.state.number + 1)
+            except TombstoneAheadError:
+                number = self.state.number
+                self._open(self._newest_checkpoint)
+                if self.state.number <= number:
+                    raise
             if known <= 0:
                 window = min(2 * window, _WINDOW_MAX)
             self._skip_if_far()
@@ -380,15 +380,6 @@ class Ledger:
         except KBatchError as error:
             logger.info("going on from checkpoint %d: %s", self.state.checkpoint, error)
 
-    def _open_above(self, number: int) -> None:
-        """Open the newest checkpoint, as entry `number` is a tombstone."""
-        self._open(self._newest_checkpoint)
-        if self.state.number < number:
-            raise CorruptLedgerError(
-                names.entry_name(number),
-                "it is a tombstone, and no checkpoint that can be read is after it",
-            )
-
     def _leave_checkpoint(self, error: LostPartError) -> None:
         """Go on from another checkpoint than the one whose part is lost, as far as the state was.
 
@@ -423,21 +414,10 @@ class Ledger:
             if data is None:
                 return False
             data, entry = self._decoded(name, data)
-            self._fold(entry, data)
+            self.state.follow(entry)
+            self._keep(data)
             self.proved_ms = self.timing.now_ms()
         return True
-
-    def _fold(self, entry: Entry, data: bytes) -> None:
-        name = names.entry_name(entry.number)
-        if isinstance(entry.content, Tombstone):
-            raise _TombstoneAheadError
-        try:
-            self.state.apply(entry)
-        except UnsupportedLedgerError:
-            raise
-        except KBatchError as error:
-            raise CorruptLedgerError(name, f"it cannot follow: {error}") from None
-        self._keep(data)
 
     def _keep(self, data: bytes) -> None:
         self._last_entry = data
@@ -471,7 +451,9 @@ class Ledger:
         if data is None:
             return NO_CHECKPOINT
         try:
-            return unseal(data, names.HINT).integer("checkpoint", NO_CHECKPOINT, names.NUMBER_MAX)
+            return checksummed_json.decode(data, names.HINT).integer(
+                "checkpoint", NO_CHECKPOINT, names.NUMBER_MAX
+            )
         except KBatchError as error:
             logger.info("%s", error)
             return NO_CHECKPOINT
@@ -481,7 +463,7 @@ class Ledger:
         if is_due or now_ms - self._hinted_ms >= HINT_EVERY_MS:
             self._hinted_ms = now_ms
             values = {"checkpoint": self._newest_checkpoint, "entry": self.state.number}
-            self.objects.put(names.HINT, seal(values))
+            self.objects.put(names.HINT, checksummed_json.encode(values))
 
     # Writing.
 
@@ -729,6 +711,11 @@ class Ledger:
             self._checkpoints.numbers(self._newest_checkpoint), default=NO_CHECKPOINT
         )
         return number - self._newest_checkpoint >= overdue
+
+
+def signed(by: str) -> str:
+    """Return who writes an entry: what it is and is called, the process's user, and the machine."""
+    return f"{by} {user_name()}@{os.uname().nodename}".lstrip()
 
 
 def ensure_may_write(state: LedgerState) -> None:

@@ -2,7 +2,7 @@
 
     retention   start offsets are moved, by one entry
     merge       small extents become segments, some partitions at a time
-    horizon     is moved, if an entry is old enough
+    GC boundary is moved, if an entry is old enough
     collect     all that nothing refers to any more is deleted
 
 An object that is lost, cut or damaged is reported, and all else is done. As long as a part of a
@@ -24,15 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.batch_stream import MissingObjectError
-from spark_kbatch.bucket.entries import (
-    ReplacedRange,
-    StartOffsets,
-    StartOffsetsByTopic,
-    TopicDeletion,
-)
-from spark_kbatch.bucket.extents import NO_TIME, Change, DataExtent, IndexRange
 from spark_kbatch.bucket.garbage import Collected, GarbageCollector, References
 from spark_kbatch.bucket.ledger import Timing
 from spark_kbatch.bucket.merging import (
@@ -45,7 +37,6 @@ from spark_kbatch.bucket.merging import (
     together,
 )
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
-from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.urls import checked, ledger_at
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
@@ -55,6 +46,10 @@ from spark_kbatch.errors import (
     RefusedEntryError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import Rewrite, StartOffsets, StartOffsetsByTopic, TopicDeletion
+from spark_kbatch.ledger.extents import NO_TIME, Change, DataExtent, IndexRange
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.options.topic import NO_LIMIT, TopicConfig
@@ -133,7 +128,7 @@ class BucketDescription(NamedTuple):
     ledger: Stored  # entries, checkpoints and all else
     most_small: TopicPartition | None  # the partition with the most small pieces
     small_extents: int  # that it has
-    unmaintained_since_ms: int  # the store's time of the first entry after the horizon
+    unmaintained_since_ms: int  # the store's time of the first entry after the GC boundary
     clock_ahead_ms: int  # of the last writer, beside the store's
 
     @property
@@ -194,7 +189,7 @@ class Maintenance:
                 merged = merged.plus(run)
         else:
             merged = self._merge(runs, on_progress)
-        collected = Collected(self._ledger.state.horizon)
+        collected = Collected(self._ledger.state.gc_boundary)
         with self._noting():
             collected = self.collect(dry_run=dry_run)
         return Maintained(starts, merged, collected, tuple(self.damaged))
@@ -290,7 +285,7 @@ class Maintenance:
 
     def _merged_of(self, runs: Sequence[MergeRun]) -> list[MergeRun]:
         """Merge runs of one topic, and return those that are merged; others are for the next time."""
-        done = list[tuple[MergeRun, ReplacedRange]]()
+        done = list[tuple[MergeRun, Rewrite]]()
         with self._merger.held(runs) as objects:
             for run in runs:
                 with self._noting():
@@ -321,8 +316,9 @@ class Maintenance:
     def erase(self, topic: str, **progress: Any) -> Merged:
         """Rewrite what other topics have in the same objects as a topic, so that these can go, and delete the topic.
 
-        The objects go with the horizon, as all that is not referred to: about staging.timeout.ms later. If it is
-        stopped before the topic is deleted, it may be called again.
+        The objects go with the GC boundary, as all that is not referred to: about
+        staging.timeout.ms later. If it is stopped before the topic is deleted, it may be called
+        again.
 
         Args:
             topic: its name.
@@ -363,12 +359,12 @@ class Maintenance:
         return may_delete
 
     def collect(self, *, dry_run: bool = False) -> Collected:
-        """Move the horizon if that is due, and delete what it allows; raises as `run`."""
+        """Move the GC boundary if that is due, and delete what it allows; raises as `run`."""
         time_ms = self._ledger.store_now_ms()
-        due = self._collector.due_horizon(time_ms)
+        due = self._collector.due_gc_boundary(time_ms)
         if due is not None and not dry_run:
-            self._collector.move_horizon(due)
-        return self._collector.collect(time_ms, dry_run=dry_run, horizon=due)
+            self._collector.move_gc_boundary(due)
+        return self._collector.collect(time_ms, dry_run=dry_run, gc_boundary=due)
 
 
 def describe(ledger: SharedLedger) -> BucketDescription:
@@ -385,11 +381,11 @@ def describe(ledger: SharedLedger) -> BucketDescription:
             for partition, changes in ledger.changes(topic.topic_id).items():
                 placements.load_indexes(changes)
                 for change in changes:
-                    references.add(change.stretch)
+                    references.add(change.append)
                 small[TopicPartition(topic.name, partition)] = sum(
                     map(is_small, placements.of(changes, 0, LONG_MAX))
                 )
-        partitions = sum(len(topic.partitions) for topic in state.topics.values())
+        partitions = sum(topic.partitions for topic in state.topics.values())
         referenced, waiting, others = Counter[str](), Counter[str](), Counter[str]()
         for one in ledger.objects.list(""):
             found = others
@@ -402,7 +398,7 @@ def describe(ledger: SharedLedger) -> BucketDescription:
             state.number + 1,
             state.time_ms,
             state.checkpoint,
-            state.horizon,
+            state.gc_boundary,
             len(state.topics),
             partitions,
             Stored(**referenced),
@@ -415,7 +411,7 @@ def describe(ledger: SharedLedger) -> BucketDescription:
 
 
 def ledger_ages_ms(objects: Objects, state: LedgerState) -> tuple[int, int]:
-    """Return the store's time of the first entry after the horizon, and how far the last writer's clock is ahead.
+    """Return the store's time of the first entry after the GC boundary, and how far the last writer's clock is ahead.
 
     That takes two lists of a page each. Raises as `Objects.list`.
     """
@@ -424,7 +420,7 @@ def ledger_ages_ms(objects: Objects, state: LedgerState) -> tuple[int, int]:
             (one.modified_ms for one in objects.list(names.LEDGER, names.entry_name(at))),
             state.time_ms,
         )
-        for at in (state.horizon, state.number - 1)
+        for at in (state.gc_boundary, state.number - 1)
     )
     return first_ms, state.time_ms - last_ms
 
@@ -462,18 +458,18 @@ def told_objects(ledger: SharedLedger, topics: Iterable[str]) -> tuple[int, Stor
                 name
                 for changes in ledger.changes(topic_id).values()
                 for one in changes
-                for name in one.stretch.objects
+                for name in one.append.objects
             )
             recorded.update(
                 extent
                 for one in ledger.recorded(topic_id)
-                if not isinstance(one.stretch.placed, IndexRange)
-                for extent in one.stretch.placed
+                if not isinstance(one.append.placed, IndexRange)
+                for extent in one.append.placed
             )
         waiting = [
             one
             for one in recorded
-            if one.name not in read and names.began_at(one.name) >= state.horizon
+            if one.name not in read and names.start_entry(one.name) >= state.gc_boundary
         ]
     return len(read), Stored(
         len({one.name for one in waiting}), sum(one.size_in_bytes for one in waiting)
@@ -595,7 +591,7 @@ def _still_to_move(
         topic_id: {
             partition: offset
             for partition, offset in of_topic.items()
-            if state.topics[topic_id].partitions[partition].start_offset < offset
+            if state.heads[topic_id][partition].start_offset < offset
         }
         for topic_id, of_topic in starts.items()
         if topic_id in state.topics

@@ -22,7 +22,7 @@
 
 Whatever cannot be mended, all else is looked at, and mended. So nothing is given up here: whatever
 is done loses no record, and what cannot be done so is said. A merge leaves the objects that it has
-read until the horizon has passed, so for about a week a damaged segment can be written again.
+read until the GC boundary has passed, so for about a week a damaged segment can be written again.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checkpoints import LostPartError
-from spark_kbatch.bucket.entries import NO_ENTRY, Entry, encode
-from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.ledger import Ledger, ensure_may_write, real_timing
 from spark_kbatch.bucket.merging import Merger, MergeRun, is_small
 from spark_kbatch.bucket.place import read_cluster, replace_cluster
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.reading import partitions_of, topic_id_of
 from spark_kbatch.bucket.remains import Fault, LedgerRemains, faults, why_damaged
-from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState
 from spark_kbatch.errors import CorruptLedgerError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import NO_ENTRY, Entry, encode
+from spark_kbatch.ledger.extents import Change
+from spark_kbatch.ledger.state import NO_CHECKPOINT, LedgerState
 from spark_kbatch.model import LONG_MAX, NO_PARTITION, TopicPartition
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.store.reports import RepairReport
@@ -208,7 +208,7 @@ class BucketRepair:
         yield from itertools.chain(*self.ledger(quick=True)[1:])
         for one in self._remains.missing(self._state, why_small):
             topic = self._state.topics[one.topic_id].name
-            yield f"{TopicPartition(topic, one.change.stretch.partition)}: {one.fault}"
+            yield f"{TopicPartition(topic, one.change.append.partition)}: {one.fault}"
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted; none is internal."""
@@ -256,7 +256,7 @@ class BucketRepair:
             mended = _MendedTopic(
                 self._remains, self._state, topic.topic_id, merger, is_open=self._is_open
             )
-            for number in range(len(topic.partitions)):
+            for number in range(topic.partitions):
                 topic_partition = TopicPartition(topic.name, number)
                 if wanted is None or topic_partition in wanted:
                     yield mended.report(topic_partition)
@@ -285,9 +285,9 @@ class _MendedTopic:
     def _others(self) -> dict[int, list[PlacedExtent]]:
         """All extents that the topic was ever read from and that are there, by partition."""
         found: dict[int, list[PlacedExtent]] = {}
-        for stretch in self._remains.stretches(self._state, self._topic_id):
-            whole = Change(NO_ENTRY, stretch.base_offset, stretch.next_offset, stretch)
-            extents = found.setdefault(stretch.partition, [])
+        for append in self._remains.appends(self._state, self._topic_id):
+            whole = Change(NO_ENTRY, append.base_offset, append.next_offset, append)
+            extents = found.setdefault(append.partition, [])
             with contextlib.suppress(CorruptLedgerError):  # an index that is missing or damaged
                 for placed in self._placements.of([whole], 0, LONG_MAX):
                     if placed.extent.name in self._remains.sizes:

@@ -27,17 +27,17 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.batch_stream import BatchStream, request_threads
-from spark_kbatch.bucket.entries import ReplacedRange, Replacement
-from spark_kbatch.bucket.extents import FINAL_EPOCH, NO_TIME, DataExtent
 from spark_kbatch.bucket.gathering import REQUESTS_AT_ONCE, HeldObjects
 from spark_kbatch.bucket.ledger import Ledger, Timing
 from spark_kbatch.bucket.objects import RangeReader
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
-from spark_kbatch.bucket.staging import EXTENT_BYTES_MAX, stretch_of, with_batch
-from spark_kbatch.bucket.state import LedgerState
+from spark_kbatch.bucket.staging import EXTENT_BYTES_MAX, append_of, with_batch
 from spark_kbatch.errors import CorruptRecordError, KBatchError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import Replacement, Rewrite
+from spark_kbatch.ledger.extents import FINAL_EPOCH, NO_TIME, DataExtent
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.record.checksums import crc32c
 from spark_kbatch.record.header import BatchHeader
 
@@ -245,7 +245,7 @@ class Merger:
                 objects.hold(placed for run in runs for placed in run.extents)
             yield objects
 
-    def merge(self, run: MergeRun, objects: RangeReader | None = None) -> ReplacedRange:
+    def merge(self, run: MergeRun, objects: RangeReader | None = None) -> Rewrite:
         """Write a segment, and return what is to be replaced by it.
 
         Args:
@@ -273,25 +273,25 @@ class Merger:
             data = self._objects.get_range(name, extent.position, extent.size_in_bytes)
             if data is None or crc32c(data) != crc:
                 raise CorruptRecordError("segment", path=name, position=extent.position)
-        stretch = stretch_of(run.partition, extents, run.start_offset, FINAL_EPOCH)
-        return ReplacedRange(run.partition, run.start_offset, run.next_offset, (stretch,))
+        append = append_of(run.partition, extents, run.start_offset, FINAL_EPOCH)
+        return Rewrite(run.partition, run.start_offset, run.next_offset, (append,))
 
-    def commit(self, topic_id: str, ranges: Sequence[ReplacedRange]) -> None:
+    def commit(self, topic_id: str, ranges: Sequence[Rewrite]) -> None:
         """Let ranges of a topic be read from the segments that `merge` has written; raises as `Ledger.commit`."""
         for some in _entries(ranges):
 
-            def content(state: LedgerState, some: Sequence[ReplacedRange] = some) -> Replacement:
+            def content(state: LedgerState, some: Sequence[Rewrite] = some) -> Replacement:
                 state.ensure_topic(topic_id)
                 return Replacement({topic_id: tuple(some)})
 
             self._ledger.commit(content, by="maintain")
 
 
-def _entries(ranges: Sequence[ReplacedRange]) -> Iterator[list[ReplacedRange]]:
+def _entries(ranges: Sequence[Rewrite]) -> Iterator[list[Rewrite]]:
     """Yield as many ranges as fit into one entry."""
     return _lists(
         ranges,
-        lambda one: _EXTENTS_OF_RANGE + sum(len(stretch.placed) for stretch in one.stretches),
+        lambda one: _EXTENTS_OF_RANGE + sum(len(append.placed) for append in one.appends),
         _EXTENTS_OF_ENTRY,
     )
 

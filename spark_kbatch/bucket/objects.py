@@ -12,10 +12,12 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from spark_kbatch import clock
-from spark_kbatch.errors import ObjectStoreError
+from spark_kbatch.errors import CorruptLedgerError, ObjectStoreError
+
+_Read = TypeVar("_Read")
 
 # Of a range.
 _ATTEMPTS_MAX = 4
@@ -216,6 +218,32 @@ def create_or_get(
                 return found
         sleep_ms(pause_ms << attempt)
     raise ObjectStoreError("create", name, f"it gave no answer, {attempts} times")
+
+
+def read_twice(
+    data: bytes, read: Callable[[bytes], _Read], ask_again: Callable[[], bytes | None]
+) -> tuple[bytes, _Read]:
+    """Return the content of an object and what `read` makes of it, or else of a second answer.
+
+    What has not its sum may be sound in the store, and damaged on its way, as by a proxy. So it
+    is asked for once more before an error says that the ledger is corrupt, which stops all
+    writers.
+
+    Args:
+        data: the first answer.
+        read: raises CorruptLedgerError for what is damaged.
+        ask_again: returns a second answer; None if the object is gone.
+
+    Raises:
+        CorruptLedgerError: both answers are damaged, or the object is gone.
+    """
+    try:
+        return data, read(data)
+    except CorruptLedgerError:
+        again = ask_again()
+        if again is None or again == data:
+            raise
+        return again, read(again)
 
 
 class MemoryObjects:

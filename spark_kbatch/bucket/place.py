@@ -2,7 +2,7 @@
 
 It is created once, with the cluster, and replaced only where a cluster is recovered under another id.
 
-    {"id":"3f..","probe":"..","v":2}     sealed
+    {"id":"3f..","probe":"..","v":2}     and its sum, as `ledger.checksummed_json` says
 
 It is small and alone, so it may be lost, and all else be there. A folder that is named by an id and
 has a ledger is a cluster then: nothing is created over it, and a repair puts the object again. Who
@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.objects import Objects, create_or_get
-from spark_kbatch.bucket.sealed import ensure_version, read_twice, seal, unseal
+from spark_kbatch.bucket.objects import Objects, create_or_get, read_twice
 from spark_kbatch.errors import ClusterReplacedError, ConfigError, CorruptLedgerError
+from spark_kbatch.ledger import checksummed_json, names
+from spark_kbatch.ledger.checksummed_json import ensure_version
 
 _VERSION = 2
 _ATTEMPTS_MAX = 10
@@ -103,7 +103,7 @@ def ensure_no_cluster(place: Objects) -> None:
 
 
 def _parsed(data: bytes) -> str:
-    found = unseal(data, names.CLUSTER)
+    found = checksummed_json.decode(data, names.CLUSTER)
     ensure_version(found, _VERSION)
     found.text("probe")  # for people
     return found.text("id", names.RANDOM_ID)
@@ -135,7 +135,7 @@ def replace_cluster(place: Objects, cluster_id: str, probe: str) -> None:
 
 
 def _packed(cluster_id: str, probe: str) -> bytes:
-    return seal({"id": cluster_id, "probe": probe, "v": _VERSION})
+    return checksummed_json.encode({"id": cluster_id, "probe": probe, "v": _VERSION})
 
 
 def ensure_cluster(place: Objects, cluster_id: str) -> None:

@@ -1,6 +1,7 @@
 """The extents of a partition, offset by offset, with those that index objects list.
 
-A stretch whose extents are in an index is loaded when it is looked at, and the last ones stay in memory.
+An append whose extents are in an index is loaded when it is looked at, and the last ones stay in
+memory.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple
 
-from spark_kbatch.bucket.extents import Change, DataExtent, IndexRange, Stretch, unpack_index
-from spark_kbatch.bucket.objects import Objects, range_of
-from spark_kbatch.bucket.sealed import read_twice
+from spark_kbatch.bucket.objects import Objects, range_of, read_twice
 from spark_kbatch.errors import CorruptLedgerError
+from spark_kbatch.ledger.extents import (
+    Change,
+    DataExtent,
+    IndexRange,
+    PartitionAppend,
+    unpack_index,
+)
 
 _INDEX_BYTES_KEPT = 16 << 20
 
@@ -78,18 +84,18 @@ class Placements:
             executor: asks for several at a time; without one they are asked for one by one.
             at_most: how many index objects to ask for; None for all.
         """
-        return self._indexes.load((one.stretch for one in changes), executor, at_most)
+        return self._indexes.load((one.append for one in changes), executor, at_most)
 
     def whole(self, change: Change) -> Iterator[PlacedExtent]:
         """Yield all extents of a change, in order; raises as `of`."""
-        stretch = change.stretch
-        offset = stretch.base_offset
-        for extent in self._indexes.extents(stretch):
+        append = change.append
+        offset = append.base_offset
+        for extent in self._indexes.extents(append):
             start, end = offset, offset + extent.span
             offset = end
             clipped = max(start, change.start_offset), min(end, change.next_offset)
             if clipped[0] < clipped[1]:
-                yield PlacedExtent(extent, start, stretch.leader_epoch, *clipped)
+                yield PlacedExtent(extent, start, append.leader_epoch, *clipped)
 
 
 class _Indexes:
@@ -101,58 +107,58 @@ class _Indexes:
         self._found: OrderedDict[IndexRange, tuple[DataExtent, ...]] = OrderedDict()
         self._size = 0  # of their bytes in the objects
 
-    def extents(self, stretch: Stretch) -> tuple[DataExtent, ...]:
-        """Return the extents of a stretch.
+    def extents(self, append: PartitionAppend) -> tuple[DataExtent, ...]:
+        """Return the extents of an append.
 
         Raises:
-            CorruptLedgerError: they do not fit the stretch, or the index is damaged or missing.
+            CorruptLedgerError: they do not fit the append, or the index is damaged or missing.
         """
-        if not isinstance(stretch.placed, IndexRange):
-            return stretch.placed
+        if not isinstance(append.placed, IndexRange):
+            return append.placed
         with self._lock:
-            found = self._found.get(stretch.placed)
+            found = self._found.get(append.placed)
             if found is not None:
-                self._found.move_to_end(stretch.placed)
+                self._found.move_to_end(append.placed)
                 return found
-        return self._add(stretch, self._range(stretch.placed))
+        return self._add(append, self._range(append.placed))
 
     def _range(self, at: IndexRange) -> bytes | None:
         return range_of(self._objects, at.name, at.position, at.size_in_bytes)
 
     def load(
-        self, stretches: Iterable[Stretch], executor: Executor | None, at_most: int | None
+        self, appends: Iterable[PartitionAppend], executor: Executor | None, at_most: int | None
     ) -> int:
-        """Load the extents of several stretches, with one request for each index object; return their number."""
-        missing: dict[str, list[tuple[IndexRange, Stretch]]] = {}
-        for stretch in stretches:
-            at = stretch.placed
+        """Load the extents of several appends, with one request for each index object; return their number."""
+        missing: dict[str, list[tuple[IndexRange, PartitionAppend]]] = {}
+        for append in appends:
+            at = append.placed
             if isinstance(at, IndexRange) and at not in self._found:
-                missing.setdefault(at.name, []).append((at, stretch))
+                missing.setdefault(at.name, []).append((at, append))
         run = map if executor is None else executor.map
         for _ in run(lambda item: self._load(*item), [*missing.items()][:at_most]):
             pass  # raises what it raised
         return len(missing)
 
-    def _load(self, name: str, wanted: Sequence[tuple[IndexRange, Stretch]]) -> None:
+    def _load(self, name: str, wanted: Sequence[tuple[IndexRange, PartitionAppend]]) -> None:
         start = min(at.position for at, _ in wanted)
         end = max(at.position + at.size_in_bytes for at, _ in wanted)
         data = range_of(self._objects, name, start, end - start)
-        for at, stretch in wanted:
+        for at, append in wanted:
             first = at.position - start
-            self._add(stretch, data and data[first : first + at.size_in_bytes])
+            self._add(append, data and data[first : first + at.size_in_bytes])
 
-    def _add(self, stretch: Stretch, data: bytes | None) -> tuple[DataExtent, ...]:
-        at = stretch.placed
+    def _add(self, append: PartitionAppend, data: bytes | None) -> tuple[DataExtent, ...]:
+        at = append.placed
         assert isinstance(at, IndexRange)
         if data is None:
             raise CorruptLedgerError(at.name, "it is missing, and an entry refers to it")
         _, found = read_twice(data, lambda data: unpack_index(data, at), lambda: self._range(at))
         totals = sum(one.span for one in found), sum(one.records_count for one in found)
-        if totals != (stretch.span, stretch.records_count):
+        if totals != (append.span, append.records_count):
             raise CorruptLedgerError(
                 at.name,
                 f"its extents have {totals[0]} offsets and {totals[1]} records; the entry that names them has "
-                f"{stretch.span} and {stretch.records_count}",
+                f"{append.span} and {append.records_count}",
             )
         with self._lock:
             if at not in self._found:

@@ -23,12 +23,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.objects import CreateAnswer, Objects
 from spark_kbatch.bucket.place import read_cluster
 from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.urls import checked, objects_at
 from spark_kbatch.errors import NoCredentialsError, ObjectAccessDeniedError
+from spark_kbatch.ledger import names
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions, store_kind
 
 CREATORS = 16

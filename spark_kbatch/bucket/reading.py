@@ -29,11 +29,9 @@ from spark_kbatch.bucket.batch_stream import (
     MissingObjectError,
     request_threads,
 )
-from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.objects import RangeReader
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.shared_ledger import OVERWRITTEN_KEPT_MS, SharedLedger
-from spark_kbatch.bucket.state import LedgerState, PartitionHead
 from spark_kbatch.clock import now_ms
 from spark_kbatch.consumer.same_topic import recreated
 from spark_kbatch.errors import (
@@ -43,6 +41,8 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.ledger.extents import Change
+from spark_kbatch.ledger.state import LedgerState, PartitionHead
 from spark_kbatch.model import (
     LONG_MAX,
     MAX_TIMESTAMP,
@@ -369,7 +369,7 @@ class PartitionReader:
 
 def partitions_of(state: LedgerState, topic: str) -> list[TopicPartition]:
     """Return all partitions of a topic, in order; raises UnknownTopicOrPartitionError."""
-    count = len(state.topics[topic_id_of(state, topic)].partitions)
+    count = state.topics[topic_id_of(state, topic)].partitions
     return [TopicPartition(topic, number) for number in range(count)]
 
 

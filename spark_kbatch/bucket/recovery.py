@@ -6,17 +6,17 @@ newest one that can be told, and of which every object is there.
     0 close    a last entry in the ledger, after which no one commits: what was before is the chain;
                it is a `format` with CLOSED, which no version knows
     1 chain    the newest state by checkpoints and entries; if an object is missing to which it
-               refers, and that is younger than the horizon, the state before the entry that brought
-               it, and so on
+               refers, and that is younger than the GC boundary, the state before the entry that
+               brought it, and so on
     2 lost     what later entries and checkpoints say that is not in that state
     3 copy     all objects of the state into the folder of a new cluster id, within the store
     4 ledger   tombstones up to the state's entry, and a checkpoint with the state; then a fence, which says when
     5 cluster  the object at the place names the new id
 
-What is missing and older than the horizon is not on its way any more: it is lost, and takes nothing
-else with it. The new cluster has holes there, as it has where the part of a checkpoint is lost that
-says where the data is, and where no state before can be told: what refers to it stays, and reading
-it is an error.
+What is missing and older than the GC boundary is not on its way any more: it is lost, and takes
+nothing else with it. The new cluster has holes there, as it has where the part of a checkpoint is
+lost that says where the data is, and where no state before can be told: what refers to it stays,
+and reading it is an error.
 
 The last entry is created as any entry is. So whoever has committed is before it, and whoever comes
 later reads it before its next commit, and is refused. So no commit is acknowledged that is not in
@@ -48,32 +48,31 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checkpoints import LedgerCheckpoints
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.ledger import Ledger, real_timing, signed
+from spark_kbatch.bucket.objects import Folder, Objects, create_or_get
+from spark_kbatch.bucket.place import readable_cluster, replace_cluster
+from spark_kbatch.bucket.remains import LedgerRemains
+from spark_kbatch.clock import now_ms, sleep_ms
+from spark_kbatch.errors import ConfigError, CorruptLedgerError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.audit import words_of
+from spark_kbatch.ledger.entries import (
     CLOSED,
     NO_ENTRY,
     NO_ENTRY_ID,
     Content,
     Entry,
     Fence,
-    Horizon,
+    GcBoundary,
     LedgerCommit,
     NewFormat,
     Replacement,
     Tombstone,
     TopicCreation,
     encode,
-    signed,
 )
-from spark_kbatch.bucket.happenings import EntryWords
-from spark_kbatch.bucket.ledger import Ledger, real_timing
-from spark_kbatch.bucket.objects import Folder, Objects, create_or_get
-from spark_kbatch.bucket.place import readable_cluster, replace_cluster
-from spark_kbatch.bucket.remains import LedgerRemains
-from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState, TopicExtents
-from spark_kbatch.clock import now_ms, sleep_ms
-from spark_kbatch.errors import ConfigError, CorruptLedgerError
+from spark_kbatch.ledger.state import NO_CHECKPOINT, LedgerState, TopicExtents
 from spark_kbatch.model import TopicPartition, text_of_uuid
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
@@ -81,7 +80,7 @@ _AT_ONCE = 16
 _TOMBSTONES_AT_ONCE = 1000
 _WRITER = "recover"  # as entries name it, and the fence
 # What these say is in the state in another way, or is nothing that can be lost.
-_NOT_TOLD = (LedgerCommit, Replacement, Horizon, Fence, Tombstone)
+_NOT_TOLD = (LedgerCommit, Replacement, GcBoundary, Fence, Tombstone)
 
 
 class LostRange(NamedTuple):
@@ -169,7 +168,7 @@ class Recovery:
             late = (  # by the last entry when they were written
                 one
                 for one in remains.missing(state)
-                if names.began_at(one.fault.name) >= newest.state.horizon
+                if names.start_entry(one.fault.name) >= newest.state.gc_boundary
             )
             missing = min(late, key=lambda one: one.change.number, default=None)
             if missing is None:
@@ -192,14 +191,13 @@ class Recovery:
                 lost.add_heads(remains.reader.opened(root))
         holes = [
             LostRange(
-                TopicPartition(lost.names[one.topic_id], one.change.stretch.partition),
+                TopicPartition(lost.names[one.topic_id], one.change.append.partition),
                 one.fault.start_offset,
                 one.fault.next_offset,
                 one.fault.records_count,
             )
             for one in remains.missing(state)
         ]
-        words = EntryWords(lost.names)
         return Chain(
             self._remains.cluster_id,
             state.number,
@@ -210,7 +208,7 @@ class Recovery:
             bool(holes),
             (*holes, *lost.ranges()),
             {
-                one.number: words.of(one.content)
+                one.number: words_of(one.content, lost.names)
                 for one in later
                 if not isinstance(one.content, _NOT_TOLD)
             },
@@ -326,9 +324,10 @@ class Recovery:
             state,
             cluster_id=cluster_id,
             topics={
-                ids[topic_id]: replace(head, topic_id=ids[topic_id])
+                ids[topic_id]: head._replace(topic_id=ids[topic_id])
                 for topic_id, head in state.topics.items()
             },
+            heads={ids[topic_id]: heads for topic_id, heads in state.heads.items()},
             producers={
                 (producer, ids[topic_id], partition): head
                 for (producer, topic_id, partition), head in state.producers.items()
@@ -358,11 +357,11 @@ class _Lost:
 
     def __init__(self, state: LedgerState) -> None:
         self._state = state
-        self.names = {topic.topic_id: topic.name for topic in state.topics.values()}
+        self.names = state.topic_names
         self._starts = {
-            (topic.topic_id, number): end
-            for topic in state.topics.values()
-            for number, end in topic.ends.items()
+            (topic_id, number): end
+            for topic_id in state.topics
+            for number, end in state.ends(topic_id).items()
         }
         self._ends: dict[tuple[str, int], int] = {}
         self._counts = Counter[tuple[str, int]]()
@@ -376,11 +375,11 @@ class _Lost:
                 self._starts.setdefault((content.topic_id, number), offset)
         if not isinstance(content, LedgerCommit):
             return
-        for topic_id, stretches in content.stretches.items():
-            for stretch in stretches:
-                key = topic_id, stretch.partition
-                self._ends[key] = max(self._ends.get(key, 0), stretch.next_offset)
-                self._counts[key] += stretch.records_count
+        for topic_id, appends in content.appends.items():
+            for append in appends:
+                key = topic_id, append.partition
+                self._ends[key] = max(self._ends.get(key, 0), append.next_offset)
+                self._counts[key] += append.records_count
         if content.micro_batch is not None:
             query_id, number = content.micro_batch
             self._micro_batches[query_id] = max(self._micro_batches.get(query_id, -1), number)
@@ -389,7 +388,7 @@ class _Lost:
         """Add where partitions end in a later state."""
         for topic in later.topics.values():
             self.names.setdefault(topic.topic_id, topic.name)
-            for number, end in topic.ends.items():
+            for number, end in later.ends(topic.topic_id).items():
                 key = topic.topic_id, number
                 self._ends[key] = max(self._ends.get(key, 0), end)
         for query_id, query in later.queries.items():
@@ -397,12 +396,12 @@ class _Lost:
 
     def ranges(self) -> Iterator[LostRange]:
         """Yield the lost offsets of each partition."""
-        by_name = sorted(self._ends, key=lambda key: (self.names.get(key[0], key[0]), key[1]))
+        by_name = sorted(self._ends, key=lambda key: (self.names[key[0]], key[1]))
         for key in by_name:
             topic_id, partition = key
             start, end = self._starts.get(key, 0), self._ends[key]
             if start < end:
-                tp = TopicPartition(self.names.get(topic_id, topic_id), partition)
+                tp = TopicPartition(self.names[topic_id], partition)
                 yield LostRange(tp, start, end, self._counts[key])
 
     def queries(self) -> Iterator[LostQuery]:

@@ -30,10 +30,20 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.batch_stream import BatchStream, MissingObjectError
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, ensure_of, unpack_root
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints
+from spark_kbatch.bucket.objects import Folder, Objects
+from spark_kbatch.bucket.place import cluster_id_at
+from spark_kbatch.bucket.placement import PlacedExtent, Placements
+from spark_kbatch.bucket.urls import checked, objects_at
+from spark_kbatch.errors import (
+    ConfigError,
+    CorruptLedgerError,
+    CorruptRecordError,
+)
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checkpoint_format import Root, ensure_of, unpack_root
+from spark_kbatch.ledger.entries import (
     CLOSED,
     NO_ENTRY,
     NO_ENTRY_ID,
@@ -46,19 +56,9 @@ from spark_kbatch.bucket.entries import (
     decode,
     tombstone_of,
 )
-from spark_kbatch.bucket.extents import Change, Stretch
-from spark_kbatch.bucket.objects import Folder, Objects
-from spark_kbatch.bucket.place import cluster_id_at
-from spark_kbatch.bucket.placement import PlacedExtent, Placements
-from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState
-from spark_kbatch.bucket.urls import checked, objects_at
-from spark_kbatch.errors import (
-    ConfigError,
-    CorruptLedgerError,
-    CorruptRecordError,
-    KBatchError,
-    UnsupportedLedgerError,
-)
+from spark_kbatch.ledger.extents import Change, PartitionAppend
+from spark_kbatch.ledger.image import DEFAULT_LIMITS
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
 _WINDOW = 16  # entries asked for at once
@@ -234,14 +234,10 @@ class LedgerRemains:
             entry = self.first_again()
         if entry is None:
             return f"{name}: {self.faults[name]}"
-        if isinstance(entry.content, Tombstone):
-            return f"{name}: it is a tombstone, and no checkpoint that can be read is after it"
         try:
-            state.apply(entry)
-        except UnsupportedLedgerError:
-            raise
-        except KBatchError as error:
-            return f"{name}: it cannot follow: {error}"
+            state.follow(entry)
+        except CorruptLedgerError as error:
+            return f"{name}: {error.reason}"
         return ""
 
     def first_again(self) -> Entry:
@@ -283,19 +279,19 @@ class LedgerRemains:
         """Return what is at each offset of one topic, by partition, with holes for lost parts."""
         return self.reader.changes(state, topic_id, with_holes=True)
 
-    def stretches(self, state: LedgerState, topic_id: str) -> list[Stretch]:
+    def appends(self, state: LedgerState, topic_id: str) -> list[PartitionAppend]:
         """Return whatever a topic was ever read from, as far as entries and checkpoints tell, newest first."""
         created = state.topics[topic_id].created
-        found: dict[Stretch, None] = {}
+        found: dict[PartitionAppend, None] = {}
         for number in reversed(self.numbers):
             entry = self.entry(number) if number > created else None
             if entry is not None and isinstance(entry.content, LedgerCommit | Replacement):
-                found.update(dict.fromkeys(entry.content.stretches.get(topic_id, ())))
+                found.update(dict.fromkeys(entry.content.appends.get(topic_id, ())))
         for number in reversed(self.checkpoints):
             root = self.root(number) if number >= created else None
             if root is not None:
                 for changes in self.reader.changes(self.reader.opened(root), topic_id).values():
-                    found.update(dict.fromkeys(one.stretch for one in changes))
+                    found.update(dict.fromkeys(one.append for one in changes))
         return [*found]
 
     def missing(
@@ -328,7 +324,7 @@ class LedgerRemains:
         found = set[str]()
         for _, changes in self.changes(state):
             for change in changes:
-                found.update(change.stretch.objects)
+                found.update(change.append.objects)
                 with contextlib.suppress(CorruptLedgerError):  # an index that is lost
                     found.update(one.extent.name for one in self._placements.whole(change))
         return found & self.sizes.keys()
@@ -360,7 +356,7 @@ def faults(
         try:
             placed = [*placements.whole(change)]
         except CorruptLedgerError as error:
-            why, count = f"{error.name}: {error.reason}", change.stretch.records_count
+            why, count = f"{error.name}: {error.reason}", change.append.records_count
             yield Fault(change.start_offset, expected, why, error.name, count)
             continue
         for one in placed:

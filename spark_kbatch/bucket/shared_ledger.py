@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import json
 import logging
 import os
@@ -34,7 +33,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from spark_kbatch.bucket.checkpoints import CheckpointObjects
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.ledger import COMMIT_TIMEOUT_MS, KnownLedger, Ledger, Propose, real_timing
+from spark_kbatch.bucket.objects import Objects
+from spark_kbatch.bucket.staging import WriterJob
+from spark_kbatch.clock import monotonic_ms, now_ms
+from spark_kbatch.errors import ClosedError, KBatchError, ObjectAccessDeniedError, ObjectStoreError
+from spark_kbatch.ledger.entries import (
     NO_ENTRY,
     Entry,
     LedgerCommit,
@@ -42,13 +46,9 @@ from spark_kbatch.bucket.entries import (
     StartOffsetsByTopic,
     Tombstone,
 )
-from spark_kbatch.bucket.extents import Change
-from spark_kbatch.bucket.ledger import COMMIT_TIMEOUT_MS, KnownLedger, Ledger, Propose, real_timing
-from spark_kbatch.bucket.objects import Objects
-from spark_kbatch.bucket.staging import WriterJob
-from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState, PartitionHead, TopicExtents
-from spark_kbatch.clock import monotonic_ms, now_ms
-from spark_kbatch.errors import ClosedError, KBatchError, ObjectAccessDeniedError, ObjectStoreError
+from spark_kbatch.ledger.extents import Change
+from spark_kbatch.ledger.image import DEFAULT_LIMITS
+from spark_kbatch.ledger.state import LedgerState, PartitionHead, TopicExtents
 from spark_kbatch.machine_files import MachineFiles, digest_of
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.object_store import StoreOptions
@@ -174,8 +174,7 @@ class SharedLedger:
         """Return where a partition starts and ends, and what is at each offset then; raises as `changes`."""
         with self._lock:
             changes = self.changes(topic_id).get(partition, [])
-            head = self._ledger.state.partition(topic_id, partition)
-            return dataclasses.replace(head), changes
+            return self._ledger.state.partition(topic_id, partition), changes
 
     def overwritten(
         self, topic_id: str, partition: int, offset: int, time_ms: int, kept_ms: int
@@ -226,7 +225,7 @@ class SharedLedger:
         topic = self._ledger.state.ensure_topic(topic_id)
         extents = self._ledger.state.extents.get(topic_id, TopicExtents())
         last = extents.changes[-1].number if extents.changes else NO_ENTRY
-        starts = [head.start_offset for head in topic.partitions]
+        starts = [head.start_offset for head in self._ledger.state.heads[topic_id]]
         return topic.created, extents.parts, len(extents.changes), last, starts
 
     def commit(

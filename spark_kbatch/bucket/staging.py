@@ -18,10 +18,10 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.extents import NO_TIME, DataExtent, Stretch, Stretches, pack_index
 from spark_kbatch.bucket.objects import Objects, Upload
 from spark_kbatch.errors import KBatchError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.extents import NO_TIME, Appends, DataExtent, PartitionAppend, pack_index
 from spark_kbatch.options.topic import ensure_record_fits
 from spark_kbatch.record.header import NO_LEADER_EPOCH, BatchHeader, assign, unpack
 from spark_kbatch.store.transport import ProduceBatch
@@ -40,7 +40,7 @@ StagedExtents: TypeAlias = Mapping[PartitionOfTopic, Sequence[DataExtent]]
 class WriterJob(NamedTuple):
     """The names of a job's objects are made of this."""
 
-    began: int  # number of the last entry when it began
+    start_entry: int  # number of the last entry when it began
     job_id: str  # random
 
     @classmethod
@@ -50,11 +50,11 @@ class WriterJob(NamedTuple):
 
     def data_name(self, rng: random.Random) -> str:
         """Return the name of an object that no one else uses."""
-        return names.data_name(self.began, self.job_id, names.random_id(rng))
+        return names.data_name(self.start_entry, self.job_id, names.random_id(rng))
 
     def index_name(self, rng: random.Random) -> str:
         """Return the name of an index that no one else uses."""
-        return names.index_name(self.began, self.job_id, names.random_id(rng))
+        return names.index_name(self.start_entry, self.job_id, names.random_id(rng))
 
 
 class DataObjects:
@@ -174,11 +174,11 @@ def with_batch(extent: DataExtent, header: BatchHeader) -> DataExtent:
     )
 
 
-def stretch_of(
+def append_of(
     partition: int, extents: Sequence[DataExtent], base_offset: int = 0, leader_epoch: int = 0
-) -> Stretch:
-    """Return the stretch of consecutive offsets that some extents make up."""
-    return Stretch(
+) -> PartitionAppend:
+    """Return the append of consecutive offsets that some extents make up."""
+    return PartitionAppend(
         partition,
         base_offset,
         sum(one.span for one in extents),
@@ -188,28 +188,26 @@ def stretch_of(
     )
 
 
-def stretches_of(staged: StagedExtents) -> dict[str, list[Stretch]]:
-    """Return staged extents as stretches by topic id, all from offset 0."""
-    found: dict[str, list[Stretch]] = {}
+def appends_of(staged: StagedExtents) -> dict[str, list[PartitionAppend]]:
+    """Return staged extents as appends by topic id, all from offset 0."""
+    found: dict[str, list[PartitionAppend]] = {}
     for (topic_id, partition), extents in sorted(staged.items()):
-        found.setdefault(topic_id, []).append(stretch_of(partition, extents))
+        found.setdefault(topic_id, []).append(append_of(partition, extents))
     return found
 
 
-def in_entry(
-    objects: Objects, job: WriterJob, stretches: Stretches, rng: random.Random
-) -> Stretches:
-    """Return stretches as an entry has them: if their extents are many, an index object is put that has these.
+def in_entry(objects: Objects, job: WriterJob, appends: Appends, rng: random.Random) -> Appends:
+    """Return appends as an entry has them: if their extents are many, an index object is put that has these.
 
     Args:
         objects: of the cluster.
         job: that has written all extents.
-        stretches: with extents.
+        appends: with extents.
         rng: for the name of the index.
     """
     name = job.index_name(rng)
-    data, placed = pack_index(name, stretches)
+    data, placed = pack_index(name, appends)
     if len(data) < INDEX_BYTES_MIN:
-        return stretches
+        return appends
     objects.put(name, data)
     return placed

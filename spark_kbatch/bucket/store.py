@@ -16,9 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Self
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.agreements import AgreedOffsets, agree
-from spark_kbatch.bucket.extents import Change, within
 from spark_kbatch.bucket.gathering import common_cuts, gathered
 from spark_kbatch.bucket.objects import Objects
 from spark_kbatch.bucket.place import (
@@ -44,6 +42,8 @@ from spark_kbatch.errors import (
     ConfigError,
     CorruptLedgerError,
 )
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.extents import Change, within
 from spark_kbatch.model import (
     LONG_MAX,
     LogOffsets,
@@ -61,8 +61,8 @@ from spark_kbatch.store.reports import RepairReport
 from spark_kbatch.store.source import FoundTopic
 
 if TYPE_CHECKING:
-    from spark_kbatch.bucket.commits import BucketCommits
     from spark_kbatch.bucket.groups import BucketGroups
+    from spark_kbatch.bucket.history import BucketCommits
     from spark_kbatch.bucket.job import BucketJob
     from spark_kbatch.producer.producer import Producer
     from spark_kbatch.store.repetitions import LastKept
@@ -123,7 +123,7 @@ class BucketStore(OwnSource):
     @property
     def commits(self) -> BucketCommits:
         """The commits of Spark jobs, from its ledger."""
-        from spark_kbatch.bucket.commits import BucketCommits  # noqa: PLC0415  few processes list them
+        from spark_kbatch.bucket.history import BucketCommits  # noqa: PLC0415  few processes list them
 
         return BucketCommits(self._ledger)
 

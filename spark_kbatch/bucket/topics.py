@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.reading import topic_id_of
+from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError
+from spark_kbatch.ledger.entries import (
     Content,
     StartOffsets,
     TopicAlteration,
@@ -13,10 +16,8 @@ from spark_kbatch.bucket.entries import (
     TopicDeletion,
     TopicGrowth,
 )
-from spark_kbatch.bucket.reading import topic_id_of
-from spark_kbatch.bucket.shared_ledger import SharedLedger
-from spark_kbatch.bucket.state import LedgerState, TopicHead
-from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError
+from spark_kbatch.ledger.image import TopicHead
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.model import TopicPartition, random_id
 from spark_kbatch.options.topic import (
     Topic,
@@ -142,10 +143,10 @@ class BucketCatalog(OwnCatalog):
         self._ledger().commit(lambda state: content_of(state.topics[topic_id_of(state, name)]))
 
     def _of(self, head: TopicHead) -> Topic:
-        version = head.topic_id, len(head.partitions), sorted(head.config.items())
+        version = head.topic_id, head.partitions, sorted(head.config.items())
         made = self._made.get(head.name)
         if made is None or made[0] != version:
-            partitions, given = len(head.partitions), frozenset(head.config)
+            partitions, given = head.partitions, frozenset(head.config)
             topic = Topic(head.name, head.topic_id, partitions, head.settings, given=given)
             self._made[head.name] = made = version, topic
         return made[1]
@@ -162,7 +163,7 @@ class BucketCatalog(OwnCatalog):
         ensure_not_internal(name)
 
         def grown(head: TopicHead) -> Content:
-            count = len(head.partitions)
+            count = head.partitions
             ensure_more_partitions(name, count, total_count)
             return TopicGrowth(head.topic_id, (0,) * (total_count - count))
 

@@ -28,12 +28,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeAlias
 
-from spark_kbatch.bucket.entries import Content, LedgerCommit, ProducedBatch
-from spark_kbatch.bucket.extents import Stretch
 from spark_kbatch.bucket.merging import RUN_EXTENTS
 from spark_kbatch.bucket.shared_ledger import SharedLedger
-from spark_kbatch.bucket.staging import DataObjects, StagedExtents, WriterJob, stretch_of
-from spark_kbatch.bucket.state import LedgerState, ProducerHead, RememberedBatch
+from spark_kbatch.bucket.staging import DataObjects, StagedExtents, WriterJob, append_of
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
     ClosedError,
@@ -43,6 +40,9 @@ from spark_kbatch.errors import (
     OutcomeUnknownError,
     RefusedEntryError,
 )
+from spark_kbatch.ledger.entries import Content, LedgerCommit, ProducedBatch
+from spark_kbatch.ledger.extents import PartitionAppend
+from spark_kbatch.ledger.state import LedgerState, ProducerHead, RememberedBatch
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import ensure_record_fits
 from spark_kbatch.producer.sender import OneNode
@@ -262,20 +262,20 @@ class BucketTransport(OneNode):
         answer = dict[TopicPartition, AppendResult]()
 
         def propose(state: LedgerState) -> Content | None:
-            stretches: dict[str, list[Stretch]] = {}
+            appends: dict[str, list[PartitionAppend]] = {}
             produced = []
             for run in runs:
                 found = _looked_up(state, run)
                 if found is None:
                     partition = run.topic_partition.partition
-                    staged = stretch_of(partition, extents[run.topic_id, partition])
-                    stretch = state.following(run.topic_id, staged)
-                    stretches.setdefault(run.topic_id, []).append(stretch)
-                    found = AppendResult(stretch.base_offset)
+                    staged = append_of(partition, extents[run.topic_id, partition])
+                    append = state.following(run.topic_id, staged)
+                    appends.setdefault(run.topic_id, []).append(append)
+                    found = AppendResult(append.base_offset)
                     if run.has_sequence:
-                        produced.append(run.produced(stretch.base_offset))
+                        produced.append(run.produced(append.base_offset))
                 answer[run.topic_partition] = found
-            return LedgerCommit(stretches, produced=tuple(produced)) if stretches else None
+            return LedgerCommit(appends, produced=tuple(produced)) if appends else None
 
         try:
             self._ledger.commit(propose, by=self._by, timeout_ms=timeout_ms)
@@ -285,7 +285,8 @@ class BucketTransport(OneNode):
             # An entry that lands late is found by the next writer of that number, before it writes anything else.
             raise ObjectStoreError("create", "the next entry", error.reason) from None
         except RefusedEntryError:
-            self._began_ms = -_JOB_AGE_MAX_MS  # it may be older than the horizon: begin another one
+            # It may be older than the GC boundary: begin another one.
+            self._began_ms = -_JOB_AGE_MAX_MS
             raise
         # The records are written: nothing from here on may be their error.
         with contextlib.suppress(ClosedError):

@@ -26,12 +26,12 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.objects import CreateAnswer, Objects
 from spark_kbatch.bucket.probe import CREATORS, contest, look
 from spark_kbatch.bucket.urls import checked, impatient, objects_at
 from spark_kbatch.clock import monotonic_s, now_ms, sleep_ms
 from spark_kbatch.errors import KBatchError, ObjectAccessDeniedError
+from spark_kbatch.ledger import names
 from spark_kbatch.options.object_store import StoreOptions, store_kind
 
 ROUND_S = 5

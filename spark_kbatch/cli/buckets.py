@@ -46,11 +46,12 @@ from spark_kbatch.terminal import counted, iso_time, visible
 from spark_kbatch.web.metrics import Exposition
 
 if TYPE_CHECKING:
-    from spark_kbatch.bucket.happenings import Happening, Happenings
+    from spark_kbatch.bucket.history import AuditLog
     from spark_kbatch.bucket.maintenance import BucketDescription, Maintained, Merged, Stored
     from spark_kbatch.bucket.probe import TriedStore
     from spark_kbatch.bucket.recovery import Chain, LostRange
     from spark_kbatch.bucket.store import BucketStore
+    from spark_kbatch.ledger.audit import AuditEntry
 
 
 _NUMBER = re.compile(r"[0-9]{1,20}")
@@ -175,20 +176,20 @@ def ledger(
     PATH is its URL. With the number or the id of an ENTRY, as an error about an unknown outcome names them, say whether it is there;
     the exit code is 1 if it is not.
     """
-    from spark_kbatch.bucket.happenings import Happenings  # noqa: PLC0415  only for a bucket
+    from spark_kbatch.bucket.history import AuditLog  # noqa: PLC0415  only for a bucket
 
     refuse_beside("ENTRY", entry, "--max-entries")
-    happenings = Happenings(path, parse_store_options(client, path, alone=True))
+    audit_log = AuditLog(path, parse_store_options(client, path, alone=True))
     found = (
-        itertools.islice(happenings.newest_first(), max_entries)
+        itertools.islice(audit_log.newest_first(), max_entries)
         if entry is None
-        else [_looked_up(happenings, entry)]
+        else [_looked_up(audit_log, entry)]
     )
     if as_json:
         for one in found:
-            print_json(_happening_as_json(one))
+            print_json(_audit_entry_as_json(one))
         return
-    table = Table(f"Ledger of {happenings.address}")
+    table = Table(f"Ledger of {audit_log.address}")
     table.add_numbers("entry")
     table.add_words("time", "kind")
     table.add_texts("by", "what")
@@ -198,25 +199,25 @@ def ledger(
         table.add_row(
             one.entry.number, time, kind, one.entry.by or None, one.what, one.entry.entry_id
         )
-    table.print(if_empty=f"{happenings.address} has no entries yet.")
+    table.print(if_empty=f"{audit_log.address} has no entries yet.")
 
 
-def _looked_up(happenings: Happenings, entry: str) -> Happening:
+def _looked_up(audit_log: AuditLog, entry: str) -> AuditEntry:
     if _ID.fullmatch(entry):
-        found = happenings.of_id(entry)
+        found = audit_log.of_id(entry)
     elif _NUMBER.fullmatch(entry):
-        found = happenings.at(int(entry))
+        found = audit_log.at(int(entry))
     else:
         raise click.UsageError(f"{entry!r} is no entry's number, and no id of 32 hex digits")
     if found is None:
         raise ConfigError(
-            f"no entry of {happenings.address} is {entry}; the ledger ends with entry {happenings.last}. What a "
+            f"no entry of {audit_log.address} is {entry}; the ledger ends with entry {audit_log.last}. What a "
             "process wanted to write so is not committed, unless that process still runs"
         )
     return found
 
 
-def _happening_as_json(one: Happening) -> dict[str, Any]:
+def _audit_entry_as_json(one: AuditEntry) -> dict[str, Any]:
     entry = one.entry
     return {
         "entry": entry.number, "time": iso_time(entry.time_ms), "kind": entry.content.kind, "by": entry.by or None,
@@ -375,7 +376,7 @@ def upgrade(path: str, client: Mapping[str, str]) -> None:
     PATH is its URL. Processes of versions that do not know the new format still read what they know, and write no more: upgrade
     these first. There is no way back.
     """
-    from spark_kbatch.bucket.entries import FORMAT, NewFormat  # noqa: PLC0415  only for a bucket
+    from spark_kbatch.ledger.entries import FORMAT, NewFormat  # noqa: PLC0415  only for a bucket
 
     with contextlib.closing(_opened(path, client)) as store:
         entry = store.ledger.commit(

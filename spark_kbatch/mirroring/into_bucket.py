@@ -12,11 +12,11 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from spark_kbatch.bucket.commits import summary_of
-from spark_kbatch.bucket.entries import LedgerCommit, MirrorStep
-from spark_kbatch.bucket.staging import DataObjects, WriterJob, in_entry, stretches_of
+from spark_kbatch.bucket.staging import DataObjects, WriterJob, appends_of, in_entry
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import MirrorFencedError
+from spark_kbatch.ledger.commits import summary_of
+from spark_kbatch.ledger.entries import LedgerCommit, MirrorStep
 from spark_kbatch.mirroring import progress as mirror_progress
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
@@ -25,8 +25,8 @@ from spark_kbatch.model import TopicPartition
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.staging import StagedExtents
-    from spark_kbatch.bucket.state import LedgerState
     from spark_kbatch.bucket.store import BucketStore
+    from spark_kbatch.ledger.state import LedgerState
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +64,11 @@ class BucketTarget(OwnTarget):
         """Commit the batches, if there are any, with the mirror's progress."""
         began_s = monotonic_s()
         extents: StagedExtents = {}
-        placed: Mapping[str, Iterable[Any]] = {}  # stretches, by topic id
+        placed: Mapping[str, Iterable[Any]] = {}  # appends, by topic id
         if self._data is not None and self._job is not None:
             data, self._data = self._data, None
             extents = data.finish()
-            staged = stretches_of(extents)
+            staged = appends_of(extents)
             placed = in_entry(self._ledger.objects, self._job, staged, self._ledger.rng)
         after = mirror_progress.pack(progress).decode()
         step = MirrorStep(self._mirror, self._committed, after)
@@ -77,13 +77,13 @@ class BucketTarget(OwnTarget):
             if state.mirrors.get(self._mirror, "") != self._committed:
                 raise MirrorFencedError(self._mirror, self.name)
             ensure_no_other_wrote(
-                self.name, self._mirror, ends, lambda topic: state.topic(topic).ends
+                self.name, self._mirror, ends, lambda topic: state.ends(state.topic(topic).topic_id)
             )
-            stretches = {
+            appends = {
                 topic_id: tuple(state.following(topic_id, one) for one in of_topic)
                 for topic_id, of_topic in placed.items()
             }
-            return LedgerCommit(stretches, mirror=step)
+            return LedgerCommit(appends, mirror=step)
 
         entry = self._ledger.commit(content, by=APPLICATION)
         self._committed = after

@@ -75,7 +75,7 @@ def _room(path: str) -> tuple[int, int]:
 
 
 def _bucket(request: Request, site: Site) -> Response:
-    from spark_kbatch.bucket.happenings import newest_of  # noqa: PLC0415  only for a bucket
+    from spark_kbatch.bucket.history import newest_of  # noqa: PLC0415  only for a bucket
     from spark_kbatch.bucket.maintenance import describe_ledger, told_objects  # noqa: PLC0415
 
     cluster = site.cluster

@@ -33,12 +33,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own convention
 
 import spark_kbatch
-from spark_kbatch.bucket.entries import LedgerCommit, TopicCreation
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.real_objects import RealObjects
-from spark_kbatch.bucket.staging import DataObjects, WriterJob, stretch_of
+from spark_kbatch.bucket.staging import DataObjects, WriterJob, append_of
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.bucket.urls import ledger_at
+from spark_kbatch.ledger.entries import LedgerCommit, TopicCreation
 from spark_kbatch.opening.stores import open_topics
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.record.scalar import encode
@@ -207,7 +207,7 @@ def small_commits(url: str, count: int, *, partitions: int, tasks: int) -> None:
                 return LedgerCommit(
                     {
                         topic.topic_id: [
-                            stretch_of(
+                            append_of(
                                 at,
                                 [one for found in staged for one in found[topic.topic_id, at]],
                                 heads[at].next_offset,

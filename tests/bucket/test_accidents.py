@@ -12,9 +12,9 @@ from collections.abc import Callable
 import pytest
 
 import spark_kbatch
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError
+from spark_kbatch.ledger import names
 from tests.bucket.test_recovery import done, kbatch, send
 from tests.conftest import REPOSITORY
 from tests.support import draws

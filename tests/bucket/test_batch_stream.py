@@ -11,10 +11,10 @@ import pytest
 from spark_kbatch.bucket import batch_stream
 from spark_kbatch.bucket import objects as objects_module
 from spark_kbatch.bucket.batch_stream import WINDOWS_AHEAD, BatchStream, MissingObjectError
-from spark_kbatch.bucket.extents import FINAL_EPOCH, DataExtent
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.bucket.placement import PlacedExtent
 from spark_kbatch.errors import CorruptRecordError, ObjectStoreError
+from spark_kbatch.ledger.extents import FINAL_EPOCH, DataExtent
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.record import codec
 from spark_kbatch.record.header import BatchHeader, LogRead

@@ -11,28 +11,28 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.place import create_cluster
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import (
     CommittedGroupOffset,
     Content,
     Entry,
     Fence,
-    Horizon,
+    GcBoundary,
     LedgerCommit,
     ProducedBatch,
     TopicCreation,
     encode,
 )
-from spark_kbatch.bucket.extents import DataExtent, Stretch, pack_index
-from spark_kbatch.bucket.place import create_cluster
+from spark_kbatch.ledger.extents import DataExtent, PartitionAppend, pack_index
 from tests.support import bucket_ledgers
 from tests.support.bucket_contents import (
     CLUSTER_ID,
     EVERY_KIND,
     JOB_ID,
     TOPIC_ID,
+    append_of,
     data_at,
-    stretch_of,
 )
 from tests.support.bucket_ledgers import LIMITS, ScriptedObjects, a_ledger, cluster_of
 
@@ -49,7 +49,7 @@ EXTENT = DataExtent(
     first_ms=1000,
     last_ms=2000,
 )
-STRETCH = Stretch(
+APPEND = PartitionAppend(
     partition=3, base_offset=4, span=6, records_count=5, leader_epoch=2, placed=(EXTENT,)
 )
 BATCH = ProducedBatch(
@@ -57,7 +57,7 @@ BATCH = ProducedBatch(
     base_offset=4,
 )  # fmt: skip
 OFFSET = CommittedGroupOffset(topic_id=TOPIC_ID, partition=3, offset=12, metadata="metadata")
-COMMIT = LedgerCommit({TOPIC_ID: (STRETCH,)}, produced=(BATCH,), groups={"billing": (OFFSET,)})
+COMMIT = LedgerCommit({TOPIC_ID: (APPEND,)}, produced=(BATCH,), groups={"billing": (OFFSET,)})
 
 
 def entries() -> dict[str, bytes]:
@@ -80,13 +80,17 @@ def objects_of_a_cluster() -> dict[str, bytes]:
     contents: list[Content] = [
         TopicCreation(TOPIC_ID, "events", (100, 5), {"retention.ms": "1000"})
     ]
-    contents += [*(Fence("server", epoch) for epoch in (1, 2, 3)), *map(Horizon, (1, 2, 3)), commit]
+    contents += [
+        *(Fence("server", epoch) for epoch in (1, 2, 3)),
+        *map(GcBoundary, (1, 2, 3)),
+        commit,
+    ]
     for content in contents:
         ledger.commit(lambda _, content=content: content)
     ledger._maybe_put_hint(is_due=True)
     index = names.index_name(7, JOB_ID, "ef" * 16)
-    stretches = {TOPIC_ID: [STRETCH, stretch_of(0, 100)]}
-    cluster_of(objects).put(index, pack_index(index, stretches)[0])
+    appends = {TOPIC_ID: [APPEND, append_of(0, 100)]}
+    cluster_of(objects).put(index, pack_index(index, appends)[0])
     there = [one.name for one in objects.list("") if names.LEDGER not in one.name]
     return {name: objects.get(name) or b"" for name in there}
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, LostPartError, Root
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, LostPartError
+from spark_kbatch.bucket.ledger import Ledger
+from spark_kbatch.bucket.objects import CreateAnswer
+from spark_kbatch.errors import CorruptLedgerError, UnsupportedLedgerError
+from spark_kbatch.ledger import checksummed_json, names
+from spark_kbatch.ledger.checkpoint_format import Root
+from spark_kbatch.ledger.entries import (
     StartOffsets,
     TopicCreation,
     TopicDeletion,
@@ -14,10 +18,6 @@ from spark_kbatch.bucket.entries import (
     encode,
     tombstone_of,
 )
-from spark_kbatch.bucket.ledger import Ledger
-from spark_kbatch.bucket.objects import CreateAnswer
-from spark_kbatch.bucket.sealed import seal, unseal
-from spark_kbatch.errors import CorruptLedgerError, UnsupportedLedgerError
 from tests.support.bucket_contents import TOPIC_ID
 from tests.support.bucket_ledgers import (
     ScriptedObjects,
@@ -366,8 +366,8 @@ def test_a_part_that_is_lost_in_all_checkpoints_takes_its_topic_alone(
 def test_a_checkpoint_of_a_later_version_stops_readers(objects: ScriptedObjects) -> None:
     grow(a_ledger(objects, every=4), 5)
     name = names.root_name(4)
-    values = unseal(cluster_of(objects).get(name) or b"", name).values
-    cluster_of(objects).put(name, seal({**values, "v": 3}))
+    values = checksummed_json.decode(cluster_of(objects).get(name) or b"", name).values
+    cluster_of(objects).put(name, checksummed_json.encode({**values, "v": 3}))
 
     with pytest.raises(UnsupportedLedgerError, match=name):
         a_ledger(objects)

@@ -9,7 +9,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster, Commit, TopicPartition
-from spark_kbatch.bucket import commits
+from spark_kbatch.bucket import history
 from spark_kbatch.bucket.garbage import GarbageCollector
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.store.store import Store
@@ -123,7 +123,7 @@ def test_a_topic_that_was_deleted_may_have_its_id_for_a_name(
         commit_batch(cluster.address, [["c"]])
 
         newest, oldest = cluster.history()
-        monkeypatch.setattr(commits, "_WINDOW", 1)  # its creation is not seen yet
+        monkeypatch.setattr(history, "_WINDOW", 1)  # its creation is not seen yet
         _, unnamed = cluster.history()
 
     assert newest.ends == {TopicPartition("events", 0): 1}

@@ -10,17 +10,17 @@ import pytest
 import spark_kbatch
 from spark_kbatch import Cluster, TopicPartition
 from spark_kbatch.bucket import groups, shared_ledger
-from spark_kbatch.bucket.entries import ENTRY_BYTES_MAX
-from spark_kbatch.bucket.happenings import Happenings
+from spark_kbatch.bucket.history import AuditLog
 from spark_kbatch.bucket.ledger import Ledger, real_timing
 from spark_kbatch.bucket.maintenance import Maintenance
-from spark_kbatch.bucket.state import DEFAULT_LIMITS
 from spark_kbatch.errors import (
     ConfigError,
     GroupIdNotFoundError,
     RefusedEntryError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.ledger.entries import ENTRY_BYTES_MAX
+from spark_kbatch.ledger.image import DEFAULT_LIMITS
 from tests.support.bucket_objects import AgingObjects, AllCounted, a_bucket, opened_again
 
 DAY_MS = 86_400_000
@@ -62,7 +62,7 @@ def test_the_ledger_shows_which_group_was_committed_and_deleted() -> None:
     cluster.delete_group("audit")
     cluster.delete_group("billing")
 
-    told = [one for one in Happenings(url_of(cluster)).newest_first() if "group" in one.what]
+    told = [one for one in AuditLog(url_of(cluster)).newest_first() if "group" in one.what]
 
     assert [(one.entry.by.partition(" ")[0], one.what) for one in reversed(told)] == [
         ("group", "2 offsets of group billing"),

@@ -7,19 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import (
-    Entry,
-    NewFormat,
-    TopicCreation,
-    decode,
-    encode,
-    tombstone_of,
-)
 from spark_kbatch.bucket.ledger import QUIET_MS, Ledger
 from spark_kbatch.bucket.place import create_cluster, read_cluster
-from spark_kbatch.bucket.sealed import seal
-from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.errors import (
     ClusterReplacedError,
     CommitError,
@@ -30,6 +19,16 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedLedgerError,
 )
+from spark_kbatch.ledger import checksummed_json, names
+from spark_kbatch.ledger.entries import (
+    Entry,
+    NewFormat,
+    TopicCreation,
+    decode,
+    encode,
+    tombstone_of,
+)
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.store.commits import NOTHING_VISIBLE
 from tests.support.bucket_contents import CLUSTER_ID, TOPIC_ID
 from tests.support.bucket_ledgers import (
@@ -55,7 +54,7 @@ def objects() -> ScriptedObjects:
 
 
 def ends(ledger: Ledger) -> tuple[int, int]:
-    heads = ledger.state.topics[TOPIC_ID].partitions
+    heads = ledger.state.heads[TOPIC_ID]
     return heads[0].next_offset, heads[1].next_offset
 
 
@@ -445,7 +444,7 @@ def test_an_entry_of_another_version_stops_those_who_do_not_know_it(
 ) -> None:
     """As of a cluster that was created before the format was what it is."""
     other = json.loads(encode(read_entry(objects, 1)._replace(number=2)).splitlines()[0])
-    cluster_of(objects).put(names.entry_name(2), seal({**other, **values}))
+    cluster_of(objects).put(names.entry_name(2), checksummed_json.encode({**other, **values}))
 
     with pytest.raises(UnsupportedLedgerError, match=why):
         a_ledger(objects)
@@ -470,11 +469,13 @@ def test_a_writer_that_does_not_know_the_format_writes_no_more_and_reads(
     [
         pytest.param(None, id="none"),
         pytest.param(b"", id="empty"),
-        pytest.param(seal({"checkpoint": 4, "entry": 4}), id="old"),
-        pytest.param(seal({"checkpoint": 5, "entry": 1}), id="no checkpoint"),
-        pytest.param(seal({"checkpoint": 10**9, "entry": 10**9}), id="beyond the end"),
-        pytest.param(seal({"checkpoint": -7}), id="no number"),
-        pytest.param(seal({}), id="nothing"),
+        pytest.param(checksummed_json.encode({"checkpoint": 4, "entry": 4}), id="old"),
+        pytest.param(checksummed_json.encode({"checkpoint": 5, "entry": 1}), id="no checkpoint"),
+        pytest.param(
+            checksummed_json.encode({"checkpoint": 10**9, "entry": 10**9}), id="beyond the end"
+        ),
+        pytest.param(checksummed_json.encode({"checkpoint": -7}), id="no number"),
+        pytest.param(checksummed_json.encode({}), id="nothing"),
     ],
 )
 def test_a_hint_changes_nothing_but_where_to_look(
@@ -495,7 +496,9 @@ def test_a_hint_changes_nothing_but_where_to_look(
 def test_a_hint_of_the_newest_checkpoint_is_left(objects: ScriptedObjects) -> None:
     grow(a_ledger(objects, every=4), 13)
 
-    assert cluster_of(objects).get(names.HINT) == seal({"checkpoint": 12, "entry": 12})
+    assert cluster_of(objects).get(names.HINT) == checksummed_json.encode(
+        {"checkpoint": 12, "entry": 12}
+    )
 
 
 # Opening.
@@ -645,7 +648,9 @@ def test_of_two_clusters_at_one_place_the_first_stays() -> None:
 @pytest.mark.parametrize("version", [1, 3])
 def test_a_cluster_of_another_version_is_not_opened(version: int) -> None:
     objects = ScriptedObjects()
-    objects.put(names.CLUSTER, seal({"id": CLUSTER_ID, "probe": "", "v": version}))
+    objects.put(
+        names.CLUSTER, checksummed_json.encode({"id": CLUSTER_ID, "probe": "", "v": version})
+    )
 
     with pytest.raises(UnsupportedLedgerError, match=f"its 'v' is {version}; known is 2"):
         read_cluster(objects)

@@ -14,14 +14,14 @@ import spark_kbatch
 from spark_kbatch.bucket import job as bucket_job
 from spark_kbatch.bucket import ledger as bucket_ledger
 from spark_kbatch.bucket import shared_ledger
-from spark_kbatch.bucket.checkpoints import pack_heads
-from spark_kbatch.bucket.entries import Fence
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY, KNOWN_MAX, QUIET_MS
 from spark_kbatch.bucket.shared_ledger import LedgerCache, store_of
-from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.bucket.urls import ledger_at, place_in_memory
 from spark_kbatch.errors import ClusterReplacedError
+from spark_kbatch.ledger.checkpoint_format import pack_heads
+from spark_kbatch.ledger.entries import Fence
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.machine_files import digest_of
 from spark_kbatch.options.object_store import parse_store_options
 from tests.bucket.test_requests import COLD_OPEN_MAX

@@ -9,7 +9,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster
-from spark_kbatch.bucket import names, place
+from spark_kbatch.bucket import place
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.objects import MemoryObjects, ObjectInfo, range_of
 from spark_kbatch.bucket.place import cluster_folders, create_cluster
@@ -21,6 +21,7 @@ from spark_kbatch.errors import (
     CorruptRecordError,
     ObjectStoreError,
 )
+from spark_kbatch.ledger import names
 from tests.bucket.test_recovery import done, kbatch, numbered, send, url_of
 from tests.support.bucket_jobs import begun, commit_batch, staged
 from tests.support.bucket_objects import AllCounted, a_bucket, a_url, opened_again, values

@@ -15,9 +15,7 @@ import pytest
 
 from spark_kbatch import Cluster, TopicPartition
 from spark_kbatch.bucket import maintenance as maintaining
-from spark_kbatch.bucket import merging, names, reading, shared_ledger
-from spark_kbatch.bucket.entries import Entry, NewFormat, ReplacedRange, Replacement, encode
-from spark_kbatch.bucket.extents import FINAL_EPOCH, DataExtent, Stretch
+from spark_kbatch.bucket import merging, reading, shared_ledger
 from spark_kbatch.bucket.garbage import GarbageCollector
 from spark_kbatch.bucket.maintenance import Maintenance, describe
 from spark_kbatch.bucket.merging import RUN_BYTES, SMALL_BYTES, MergeRun
@@ -29,6 +27,9 @@ from spark_kbatch.errors import (
     RefusedEntryError,
     UnsupportedLedgerError,
 )
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import Entry, NewFormat, Replacement, Rewrite, encode
+from spark_kbatch.ledger.extents import FINAL_EPOCH, DataExtent, PartitionAppend
 from tests.support import draws
 from tests.support.bucket_jobs import commit_batch
 from tests.support.bucket_objects import AgingObjects, Died, a_bucket, opened_again, values
@@ -238,17 +239,17 @@ def test_a_damaged_batch_stops_neither_its_neighbours_nor_the_collection(
         assert [*values(opened_again(cluster), partitions=[0])] == [one * 100 for one in numbered(10)]  # fmt: skip
         objects.clock_ms += 9 * DAY_MS
         assert len(maintenance(cluster).run(run_extents=5).damaged) == 1
-        assert maintenance(cluster)._ledger.follow().horizon > 0
+        assert maintenance(cluster)._ledger.follow().gc_boundary > 0
 
 
 def test_as_many_ranges_as_one_entry_holds_are_committed_by_it() -> None:
     rng, topic_id = random.Random(1), "aB3dEfGh1jKlMnOpQrStUv"
 
-    def replaced(partition: int) -> ReplacedRange:
+    def replaced(partition: int) -> Rewrite:
         name = names.segment_name(topic_id, partition, 50_000, names.random_id(rng))
         extent = DataExtent(name, 0, 60_000, 100, 100, 1_700_000_000_000, 1_700_000_000_999)
-        stretch = Stretch(partition, 1_200_000, 100, 100, FINAL_EPOCH, (extent,))
-        return ReplacedRange(partition, 1_200_000, 1_200_100, (stretch,))
+        append = PartitionAppend(partition, 1_200_000, 100, 100, FINAL_EPOCH, (extent,))
+        return Rewrite(partition, 1_200_000, 1_200_100, (append,))
 
     groups = [*merging._entries([replaced(partition) for partition in range(2000)])]
 

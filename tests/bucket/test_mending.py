@@ -7,11 +7,11 @@ import json
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import Tombstone, decode
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError, UnknownTopicOrPartitionError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import Tombstone, decode
 from tests.bucket.test_recovery import done, kbatch, lose, numbered, send, url_of
 from tests.support.bucket_objects import a_bucket, kind_of, opened_again, values
 
@@ -147,7 +147,7 @@ def test_verify_goes_up_to_an_entry_that_nothing_tells_of(
     send(cluster, *numbered(20))
     cluster.create_topic("late")
     lose(objects, cluster, names.entry_name(18))
-    damage(objects, cluster, min(of_kind(objects, "data"), key=names.began_at))
+    damage(objects, cluster, min(of_kind(objects, "data"), key=names.start_entry))
 
     shown = kbatch("verify", url_of(cluster))
     first, *others = cluster.verify()
@@ -216,7 +216,7 @@ def test_batches_that_are_nowhere_else_are_left_and_said(
 ) -> None:
     send(cluster, *numbered(5))
     wanted = of_kind(objects, "data")
-    wanted.sort(key=names.began_at)
+    wanted.sort(key=names.start_entry)
     how(objects, cluster, wanted[2])  # type: ignore[operator]
 
     shown = repaired(cluster, exit_code=1)

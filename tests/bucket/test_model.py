@@ -13,23 +13,26 @@ from typing import TypeAlias
 
 import pytest
 
-from spark_kbatch.bucket import checkpoints, names
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, unpack_heads
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket import checkpoints
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints
+from spark_kbatch.bucket.garbage import GarbageCollector, References
+from spark_kbatch.bucket.ledger import Ledger
+from spark_kbatch.bucket.objects import CreateAnswer
+from spark_kbatch.errors import CommitError, OutcomeUnknownError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checkpoint_format import Root, unpack_heads
+from spark_kbatch.ledger.checksummed_json import sum_of
+from spark_kbatch.ledger.entries import (
     NO_ENTRY_ID,
     CommittedGroupOffset,
+    Content,
     Entry,
     Replacement,
     decode,
     encode,
 )
-from spark_kbatch.bucket.extents import Stretch
-from spark_kbatch.bucket.garbage import GarbageCollector, References
-from spark_kbatch.bucket.ledger import Ledger
-from spark_kbatch.bucket.objects import CreateAnswer
-from spark_kbatch.bucket.sealed import sum_of, unseal
-from spark_kbatch.bucket.state import LedgerState, PartRef, TopicExtents
-from spark_kbatch.errors import CommitError, OutcomeUnknownError
+from spark_kbatch.ledger.extents import PartitionAppend
+from spark_kbatch.ledger.state import LedgerState, PartRef, TopicExtents
 from spark_kbatch.store.commits import NOTHING_VISIBLE
 from tests.support.bucket_schedules import Process, Writer, run_model, run_models
 from tests.support.simulated_bucket import ProcessObjects
@@ -60,7 +63,7 @@ def _take_the_next_number_while_one_is_unknown(monkeypatch: pytest.MonkeyPatch) 
 def _abort_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delete what a job has staged when its commit fails."""
 
-    def abort(self: Writer, process: Process, placed: dict[str, list[Stretch]]) -> None:
+    def abort(self: Writer, process: Process, placed: dict[str, list[PartitionAppend]]) -> None:
         staged = [one for of_topic in placed.values() for one in of_topic]
         process.ledger.objects.delete([name for one in staged for name in one.objects])
 
@@ -76,7 +79,7 @@ def _read_a_checkpoint_without_a_root(monkeypatch: pytest.MonkeyPatch) -> None:
         if data is None:
             return None
         folder = max(heads).rpartition("/")[0]
-        state = unpack_heads(unseal(data, folder))
+        state = unpack_heads(data, folder)
         number = int(folder.removeprefix(names.PARTS).partition("-")[0])
         entry_name = names.entry_name(number)
         entry = decode(self._objects.get(entry_name) or b"", entry_name)
@@ -142,11 +145,11 @@ def _collect_before_the_horizon(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def collect(self: GarbageCollector, now_ms: int) -> object:
         state = self._ledger.follow()
-        real_horizon, state.horizon = state.horizon, state.number
+        gc_boundary, state.gc_boundary = state.gc_boundary, state.number
         try:
             return real(self, now_ms)
         finally:
-            state.horizon = real_horizon
+            state.gc_boundary = gc_boundary
 
     real = GarbageCollector.collect
     monkeypatch.setattr(GarbageCollector, "collect", collect)
@@ -165,8 +168,8 @@ def _forget_what_came_after_the_horizon(monkeypatch: pytest.MonkeyPatch) -> None
 def _forget_what_indexes_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take what entries name for all that is referred to."""
 
-    def add(self: References, stretch: Stretch) -> None:
-        self._names.update(stretch.objects)
+    def add(self: References, append: PartitionAppend) -> None:
+        self._names.update(append.objects)
 
     monkeypatch.setattr(References, "add", add)
 
@@ -210,24 +213,26 @@ def _replace_by_what_may_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(self: LedgerState, content: Replacement) -> None:
         with pytest.MonkeyPatch.context() as unchecked:
             unchecked.setattr(LedgerState, "_check_objects", lambda *_: None)
-            LedgerState._check_replacement(self, content)
+            real(self, content)
 
-    rule = (LedgerState._read_from, check)
-    monkeypatch.setattr(LedgerState, "_RULES", {**LedgerState._RULES, Replacement: rule})
+    real = LedgerState._check_replacement
+    monkeypatch.setattr(LedgerState, "_check_replacement", check)
 
 
 def _let_a_merge_bring_back_what_retention_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin a partition where what replaces its extents does."""
 
-    def replace(self: LedgerState, content: Replacement) -> None:
-        LedgerState._read_from(self, content)
-        for topic_id, ranges in content.ranges.items():
-            for one in ranges:
-                head = self.partition(topic_id, one.partition)
-                head.start_offset = min(head.start_offset, one.start_offset)
+    def change(self: LedgerState, content: Content) -> None:
+        real(self, content)
+        if isinstance(content, Replacement):
+            for topic_id, ranges in content.ranges.items():
+                for one in ranges:
+                    head = self.partition(topic_id, one.partition)
+                    start_offset = min(head.start_offset, one.start_offset)
+                    self.heads[topic_id][one.partition] = head._replace(start_offset=start_offset)
 
-    rule = (replace, LedgerState._check_replacement)
-    monkeypatch.setattr(LedgerState, "_RULES", {**LedgerState._RULES, Replacement: rule})
+    real = LedgerState._change
+    monkeypatch.setattr(LedgerState, "_change", change)
 
 
 def _leave_groups_out_of_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,13 +23,13 @@ from click.testing import CliRunner
 
 import spark_kbatch
 from spark_kbatch.bucket import shared_ledger, trial
-from spark_kbatch.bucket.entries import STAGING_TIMEOUT_MS
 from spark_kbatch.bucket.objects import CreateAnswer, Objects
 from spark_kbatch.bucket.probe import probe
 from spark_kbatch.bucket.real_objects import UPLOAD_PART_BYTES, RealObjects
 from spark_kbatch.bucket.trial import StoreTrial
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
+from spark_kbatch.ledger.entries import STAGING_TIMEOUT_MS
 from spark_kbatch.options.object_store import parse_store_options
 from tests.bucket.test_objects import (
     test_a_copy_takes_the_place_of_what_was_there,

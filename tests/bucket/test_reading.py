@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_kbatch import Cluster, TopicPartition
-from spark_kbatch.bucket import names, staging
-from spark_kbatch.bucket.entries import ReplacedRange, Replacement
-from spark_kbatch.bucket.extents import FINAL_EPOCH, DataExtent, Stretch
+from spark_kbatch.bucket import staging
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.errors import (
     CorruptRecordError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import Replacement, Rewrite
+from spark_kbatch.ledger.extents import FINAL_EPOCH, DataExtent, PartitionAppend
 from spark_kbatch.model import OffsetRange, ReadRange
 from spark_kbatch.store.source import Fetcher
 from tests.support.bucket_jobs import commit_batch
@@ -155,7 +156,9 @@ def test_an_object_that_is_missing_is_named(
 
 
 def data_in_order(objects: CountingObjects) -> list[str]:
-    return sorted(objects.names_of("data"), key=lambda name: names.began_at(name.partition("/")[2]))
+    return sorted(
+        objects.names_of("data"), key=lambda name: names.start_entry(name.partition("/")[2])
+    )
 
 
 def test_a_range_that_was_merged_under_a_reader_is_read_from_the_segment(
@@ -193,12 +196,12 @@ def merge(cluster: Cluster, merged: list[str]) -> None:
     ledger, topic_id = store_of(cluster).ledger, cluster.topic("events").topic_id
     data = encode_batch([Record(at, 1, None, one.encode()) for at, one in enumerate(merged)])
     job = ledger.begin_job()
-    name = names.segment_name(topic_id, 0, job.began, job.job_id)
+    name = names.segment_name(topic_id, 0, job.start_entry, job.job_id)
     ledger.objects.put(name, data)
     count = len(merged)
     extent = DataExtent(name, 0, len(data), count, count, 1, 1)
-    stretch = Stretch(0, 0, count, count, FINAL_EPOCH, (extent,))
-    content = Replacement({topic_id: (ReplacedRange(0, 0, count, (stretch,)),)})
+    append = PartitionAppend(0, 0, count, count, FINAL_EPOCH, (extent,))
+    content = Replacement({topic_id: (Rewrite(0, 0, count, (append,)),)})
     ledger.commit(lambda _state: content)
 
 

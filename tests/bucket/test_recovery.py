@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_kbatch import Cluster
-from spark_kbatch.bucket import names, recovery
+from spark_kbatch.bucket import recovery
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.bucket.recovery import Chain, Recovery
@@ -24,6 +24,7 @@ from spark_kbatch.errors import (
     ObjectStoreError,
     RefusedEntryError,
 )
+from spark_kbatch.ledger import names
 from tests.support.bucket_jobs import commit_micro_batch
 from tests.support.bucket_objects import a_bucket, kind_of, opened_again, values
 from tests.support.stream_queries import Query
@@ -58,7 +59,7 @@ def lose(objects: MemoryObjects, cluster: Cluster, *wanted: str) -> None:
 def data_of(objects: MemoryObjects, number: int) -> str:
     """Return the name, in the cluster, of the data that began after an entry."""
     found = [one.name.partition("/")[2] for one in objects.list("") if "/data/" in one.name]
-    return next(name for name in found if names.began_at(name) == number)
+    return next(name for name in found if names.start_entry(name) == number)
 
 
 def url_of(cluster: Cluster) -> str:

@@ -8,12 +8,12 @@ import tracemalloc
 import pytest
 
 import spark_kbatch
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import LedgerCommit, TopicCreation
-from spark_kbatch.bucket.extents import DataExtent, Stretch, Stretches, pack_index
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.bucket.store import BucketStore, StreamPoll
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import LedgerCommit, TopicCreation
+from spark_kbatch.ledger.extents import Appends, DataExtent, PartitionAppend, pack_index
 from spark_kbatch.opening.stores import open_stream, open_topics
 from spark_kbatch.options.read import parse_read_options, parse_stream_read_options
 from tests.support.bucket_jobs import begun, rows, staged
@@ -157,7 +157,7 @@ def test_a_cold_open_costs_few_requests_with_many_topics_and_partitions() -> Non
 
     counted = copied(objects)
     assert sum(cold_open(counted).values()) <= COLD_OPEN_MAX
-    assert sum(len(cluster_topic.partitions) for cluster_topic in _topics(counted)) == 100_002
+    assert sum(cluster_topic.partitions for cluster_topic in _topics(counted)) == 100_002
 
 
 def _topics(objects: AllCounted) -> list[object]:
@@ -189,17 +189,17 @@ def test_a_plan_over_100_000_extents_takes_64_mib_at_most(
     ledger.commit(lambda _: topic)
     for number in range(commits):
         name = names.data_name(ledger.state.number, *(f"{kind}{number:031d}" for kind in "ab"))
-        stretches: Stretches = {
+        appends: Appends = {
             topic.topic_id: [
-                Stretch(partition, 10 * number, 10, 10, 0, (DataExtent(name, 1000 * partition, 1000, 10, 10, 1, 1),))
+                PartitionAppend(partition, 10 * number, 10, 10, 0, (DataExtent(name, 1000 * partition, 1000, 10, 10, 1, 1),))
                 for partition in range(100)
             ]
         }  # fmt: skip
         if with_index:
             index = name.replace("/b", "/index-b")
-            data, stretches = pack_index(index, stretches)
+            data, appends = pack_index(index, appends)
             ledger.objects.put(index, data)
-        ledger.commit(lambda _, new=stretches: LedgerCommit(new))
+        ledger.commit(lambda _, new=appends: LedgerCommit(new))
     options = parse_read_options({"path": a_url(objects), "subscribe": "many"})
 
     tracemalloc.start()

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from spark_kbatch.bucket import names, staging
-from spark_kbatch.bucket.extents import NO_TIME, DataExtent
+from spark_kbatch.bucket import staging
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.bucket.staging import DataObjects, WriterJob
 from spark_kbatch.errors import ObjectStoreError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.extents import NO_TIME, DataExtent
 from spark_kbatch.record.header import NO_LEADER_EPOCH, ensure_valid, walk
 from tests.support.reference import Record, encode_batch
 
@@ -38,7 +39,7 @@ def test_batches_of_all_partitions_are_in_one_object_sorted_by_partition() -> No
 
     assert [*extents] == [("A", 5), ("B", 0), ("B", 1), ("B", 2)]
     (found,) = objects.list(names.DATA)
-    assert names.began_at(found.name) == 7
+    assert names.start_entry(found.name) == 7
     positions = [one for of_partition in extents.values() for one in of_partition]
     assert [one.span for one in positions] == [1, 2, 1, 2]
     end = 0

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_kbatch import Cluster, TopicPartition
-from spark_kbatch.bucket.entries import Horizon
 from spark_kbatch.bucket.objects import CreateAnswer
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.bucket.transport import BucketTransport
@@ -25,6 +24,7 @@ from spark_kbatch.errors import (
     RefusedEntryError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.ledger.entries import GcBoundary
 from spark_kbatch.model import AppendResult
 from spark_kbatch.record.header import SEQUENCE_MAX
 from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
@@ -59,7 +59,7 @@ def test_after_a_refusal_the_next_request_begins_anew(cluster: Cluster) -> None:
                 cluster.create_topic(f"topic-{number}")
             with store.ledger.state() as state:
                 last = state.number
-            before(lambda _: Horizon(last))
+            before(lambda _: GcBoundary(last))
             return before(*given, **named)
 
         store.ledger.commit = held  # type: ignore[method-assign]

@@ -362,7 +362,7 @@ def mirror_keeping_offsets(others: Others) -> tuple[str, str]:
 def upgrade(others: Others) -> tuple[str, str]:
     others.knows_more = True
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spark_kbatch.bucket.entries.FORMAT", 2)  # of the command; others know 1
+        patch.setattr("spark_kbatch.ledger.entries.FORMAT", 2)  # of the command; others know 1
         patch.setattr(ledger, "FORMAT", 2)
         others.run("upgrade", others.address)
     return others.seen()

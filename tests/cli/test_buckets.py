@@ -451,7 +451,7 @@ def test_upgrade_lets_new_writers_write_and_old_ones_read(
     assert done("upgrade", url).startswith("Nothing to do: the format is 1")
 
     with monkeypatch.context() as later:
-        later.setattr("spark_kbatch.bucket.entries.FORMAT", 2)
+        later.setattr("spark_kbatch.ledger.entries.FORMAT", 2)
         later.setattr("spark_kbatch.bucket.ledger.FORMAT", 2)
         assert done("upgrade", url) == "The format is 2 from entry 3 on.\n"
         done("produce", url, "events", stdin="b\n")

@@ -12,15 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 from spark_kbatch import Cluster
-from spark_kbatch.bucket import names, staging
-from spark_kbatch.bucket.entries import CommittedGroupOffset, LedgerCommit
+from spark_kbatch.bucket import staging
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.bucket.place import read_cluster
 from spark_kbatch.bucket.recovery import Recovery
-from spark_kbatch.bucket.sealed import seal, sum_of
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import KBatchError
+from spark_kbatch.ledger import checksummed_json, names
+from spark_kbatch.ledger.checksummed_json import sum_of
+from spark_kbatch.ledger.entries import CommittedGroupOffset, LedgerCommit
 from tests.fuzz.test_clusters import EVIL
 from tests.support.bucket_jobs import begun, rows, staged
 from tests.support.bucket_objects import a_bucket, a_url
@@ -95,7 +96,7 @@ class Forger:
             lines = content[name].splitlines(keepends=True)
             values = json.loads(lines[0])
             _change(rng, values)
-            forged = seal(values) + b"".join(lines[2:])
+            forged = checksummed_json.encode(values) + b"".join(lines[2:])
             content[name] = forged
             self._fit(content, name, lines[0] + lines[1], forged)
         objects = MemoryObjects()
@@ -106,7 +107,7 @@ class Forger:
     def _fit(self, content: dict[str, bytes], name: str, before: bytes, after: bytes) -> None:
         """Let whatever refers to an object have its new size and sum."""
         if "/index-" in name:
-            after = after[: len(seal(json.loads(after.splitlines()[0])))]
+            after = after[: len(checksummed_json.encode(json.loads(after.splitlines()[0])))]
             old, new = (f'{len(one)},"{sum_of(one)}"' for one in (before, after))
         else:
             old, new = (f'{len(one)},"{sum_of(one)}"' for one in (before, content[name]))

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.bucket.entries import LedgerCommit
-from spark_kbatch.bucket.happenings import Happenings
+from spark_kbatch.bucket.history import AuditLog
+from spark_kbatch.ledger.entries import LedgerCommit
 from tests.support import draws
 from tests.support.kill_rounds import (
     Drivers,
@@ -77,7 +77,7 @@ def in_bucket(server: ObjectServer, work: Work) -> Work:
 
 def micro_batches_of(url: str) -> Counter[tuple[str, int]]:
     """Return how often the ledger has each query's micro-batch."""
-    contents = [one.entry.content for one in Happenings(url).newest_first()]
+    contents = [one.entry.content for one in AuditLog(url).newest_first()]
     found = [one.micro_batch for one in contents if isinstance(one, LedgerCommit)]
     return Counter((one.query_id, one.number) for one in found if one is not None)
 

@@ -22,12 +22,12 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster
-from spark_kbatch.bucket.entries import LedgerCommit, MicroBatch
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
 from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import CommitError, ConfigError
+from spark_kbatch.ledger.entries import LedgerCommit, MicroBatch
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.stores import begin_job
 from spark_kbatch.options.remote import is_address

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import (
     CommittedGroupOffset,
     Content,
     Fence,
+    GcBoundary,
     HeldFence,
-    Horizon,
     LedgerCommit,
     LedgerStart,
     MicroBatch,
     MirrorStep,
     NewFormat,
     ProducedBatch,
-    ReplacedRange,
     Replacement,
+    Rewrite,
     StartOffsets,
     Tombstone,
     TopicAlteration,
@@ -24,7 +24,7 @@ from spark_kbatch.bucket.entries import (
     TopicDeletion,
     TopicGrowth,
 )
-from spark_kbatch.bucket.extents import DataExtent, IndexRange, Stretch
+from spark_kbatch.ledger.extents import DataExtent, IndexRange, PartitionAppend
 from spark_kbatch.store.repetitions import Evidence
 
 CLUSTER_ID = "c1" * 16
@@ -36,7 +36,7 @@ def data_at(began: int, attempt: str = "cd" * 16) -> str:
     return names.data_name(began, JOB_ID, attempt)
 
 
-def stretch_of(
+def append_of(
     partition: int,
     base_offset: int,
     *,
@@ -44,10 +44,10 @@ def stretch_of(
     began: int = 7,
     epoch: int = 0,
     name: str = "",
-) -> Stretch:
-    """Return a stretch with one extent, in which every offset has a record."""
+) -> PartitionAppend:
+    """Return an append with one extent, in which every offset has a record."""
     extent = DataExtent(name or data_at(began), 0, 100 * span, span, span, 1000, 2000)
-    return Stretch(partition, base_offset, span, span, epoch, (extent,))
+    return PartitionAppend(partition, base_offset, span, span, epoch, (extent,))
 
 
 EVERY_KIND: list[Content] = [
@@ -59,8 +59,8 @@ EVERY_KIND: list[Content] = [
     LedgerCommit(
         {
             TOPIC_ID: (
-                stretch_of(0, 100),
-                stretch_of(1, 5)._replace(
+                append_of(0, 100),
+                append_of(1, 5)._replace(
                     placed=IndexRange(names.index_name(7, JOB_ID, "ef" * 16), 10, 20, "c1d04330")
                 ),
             )
@@ -82,20 +82,20 @@ EVERY_KIND: list[Content] = [
     Replacement(
         {
             TOPIC_ID: (
-                ReplacedRange(
+                Rewrite(
                     0,
                     0,
                     5,
                     (
-                        stretch_of(0, 0, span=2),
-                        stretch_of(0, 2, name=names.segment_name(TOPIC_ID, 0, 9, "0f" * 16)),
+                        append_of(0, 0, span=2),
+                        append_of(0, 2, name=names.segment_name(TOPIC_ID, 0, 9, "0f" * 16)),
                     ),
                 ),
             )
         }
     ),
     Fence("server", 3),
-    Horizon(30),
+    GcBoundary(30),
     NewFormat(2),
     Tombstone(),
 ]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import Content, Entry, LedgerCommit, TopicCreation
 from spark_kbatch.bucket.ledger import Ledger, Timing
 from spark_kbatch.bucket.objects import CreateAnswer, Folder, MemoryObjects, ObjectInfo
 from spark_kbatch.bucket.place import create_cluster
-from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.errors import ObjectAccessDeniedError, ObjectStoreError
-from tests.support.bucket_contents import CLUSTER_ID, TOPIC_ID, stretch_of
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import Content, Entry, LedgerCommit, TopicCreation
+from spark_kbatch.ledger.state import LedgerState
+from tests.support.bucket_contents import CLUSTER_ID, TOPIC_ID, append_of
 
 LIMITS = {"staging.timeout.ms": 1000}
 ROUND_TRIP_MS = 20
@@ -146,7 +146,7 @@ def commit_of(span: int, *, partition: int = 0) -> Callable[[LedgerState], Conte
     def propose(state: LedgerState) -> LedgerCommit:
         base = state.partition(TOPIC_ID, partition).next_offset
         return LedgerCommit(
-            {TOPIC_ID: (stretch_of(partition, base, span=span, began=state.number),)}
+            {TOPIC_ID: (append_of(partition, base, span=span, began=state.number),)}
         )
 
     return propose

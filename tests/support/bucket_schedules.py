@@ -38,37 +38,10 @@ from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import pack_heads
-from spark_kbatch.bucket.entries import (
-    Content,
-    Entry,
-    Fence,
-    LedgerCommit,
-    MicroBatch,
-    MirrorStep,
-    ProducedBatch,
-    ReplacedRange,
-    Replacement,
-    StartOffsets,
-    TopicCreation,
-    TopicDeletion,
-    decode,
-)
-from spark_kbatch.bucket.extents import (
-    Change,
-    DataExtent,
-    IndexRange,
-    Stretch,
-    pack_index,
-    unpack_index,
-)
 from spark_kbatch.bucket.garbage import GarbageCollector
 from spark_kbatch.bucket.groups import BucketGroups
 from spark_kbatch.bucket.ledger import KnownLedger, Ledger
 from spark_kbatch.bucket.place import create_cluster
-from spark_kbatch.bucket.sealed import seal
-from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.errors import (
     CommitError,
     CorruptLedgerError,
@@ -79,6 +52,32 @@ from spark_kbatch.errors import (
     OutcomeUnknownError,
     RefusedEntryError,
 )
+from spark_kbatch.ledger import checksummed_json, names
+from spark_kbatch.ledger.checkpoint_format import pack_heads
+from spark_kbatch.ledger.entries import (
+    Content,
+    Entry,
+    Fence,
+    LedgerCommit,
+    MicroBatch,
+    MirrorStep,
+    ProducedBatch,
+    Replacement,
+    Rewrite,
+    StartOffsets,
+    TopicCreation,
+    TopicDeletion,
+    decode,
+)
+from spark_kbatch.ledger.extents import (
+    Change,
+    DataExtent,
+    IndexRange,
+    PartitionAppend,
+    pack_index,
+    unpack_index,
+)
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.header import increment_sequence
 from tests.support import draws
@@ -142,19 +141,19 @@ class Process:
         self._show(self.ledger.state)
         return entry
 
-    def extents(self, stretch: Stretch) -> tuple[DataExtent, ...] | None:
-        """Return a stretch's extents; None if their index is gone."""
-        if not isinstance(stretch.placed, IndexRange):
-            return stretch.placed
-        data = self.ledger.objects.get_range(*stretch.placed[:3])
-        return None if data is None else unpack_index(data, stretch.placed)
+    def extents(self, append: PartitionAppend) -> tuple[DataExtent, ...] | None:
+        """Return an append's extents; None if their index is gone."""
+        if not isinstance(append.placed, IndexRange):
+            return append.placed
+        data = self.ledger.objects.get_range(*append.placed[:3])
+        return None if data is None else unpack_index(data, append.placed)
 
     def records(self, change: Change) -> dict[int, str] | None:
         """Return the records that a change shows, by offset; None if an object is gone."""
-        extents = self.extents(change.stretch)
+        extents = self.extents(change.append)
         if extents is None:
             return None
-        found, base = {}, change.stretch.base_offset
+        found, base = {}, change.append.base_offset
         for extent in extents:
             if base < change.next_offset and base + extent.span > change.start_offset:
                 data = self.ledger.objects.get_range(
@@ -325,14 +324,14 @@ class Model:
     def written(self, name: str) -> bytes:
         return self.bucket.written[f"{CLUSTER_ID}/{name}"]
 
-    def originally(self, stretch: Stretch) -> Iterator[DataExtent]:
-        """Yield a stretch's extents as they were when it was written."""
-        if isinstance(stretch.placed, IndexRange):
-            at = stretch.placed
+    def originally(self, append: PartitionAppend) -> Iterator[DataExtent]:
+        """Yield an append's extents as they were when it was written."""
+        if isinstance(append.placed, IndexRange):
+            at = append.placed
             data = self.written(at.name)[at.position : at.position + at.size_in_bytes]
             yield from unpack_index(data, at)
         else:
-            yield from stretch.placed
+            yield from append.placed
 
     def _check(self) -> None:
         entries = self.entries()
@@ -405,12 +404,12 @@ class Model:
                 for topic_id, of_topic in content.starts.items():
                     starts.update({(topic_id, number): one for number, one in of_topic.items()})
             if isinstance(content, LedgerCommit):
-                for topic_id, stretches in content.stretches.items():
-                    for stretch in stretches:
-                        key = topic_id, stretch.partition
-                        assert stretch.base_offset == ends[key], "offsets are not dense"
-                        ends[key] = base = stretch.base_offset
-                        for extent in self.originally(stretch):
+                for topic_id, appends in content.appends.items():
+                    for append in appends:
+                        key = topic_id, append.partition
+                        assert append.base_offset == ends[key], "offsets are not dense"
+                        ends[key] = base = append.base_offset
+                        for extent in self.originally(append):
                             data = self.written(extent.name)[extent.position :]
                             truth[key].update(_unpacked(data[: extent.size_in_bytes], base))
                             base += extent.span
@@ -477,7 +476,7 @@ class Writer(Actor):
             self.batch += 1  # It may be there or not, and is not repeated.
         return self.batch >= self.batches
 
-    def abort(self, process: Process, placed: dict[str, list[Stretch]]) -> None:
+    def abort(self, process: Process, placed: dict[str, list[PartitionAppend]]) -> None:
         """Do as a failed job does: nothing."""
 
     def _job(self, process: Process) -> Job:
@@ -505,11 +504,11 @@ class Writer(Actor):
         self.model.jobs[job_id] = job
         return job
 
-    def _staged(self, process: Process, job: Job, began: int) -> dict[str, list[Stretch]]:
-        """Put the batches of each task, and return the job's stretches from offset 0 on."""
+    def _staged(self, process: Process, job: Job, began: int) -> dict[str, list[PartitionAppend]]:
+        """Put the batches of each task, and return the job's appends from offset 0 on."""
         objects, keys = process.ledger.objects, [*job.records]
         middle = self.rng.randrange(len(keys) + 1)
-        found: dict[str, list[Stretch]] = {}
+        found: dict[str, list[PartitionAppend]] = {}
         for task in filter(None, (keys[:middle], keys[middle:])):
             data, extents = bytearray(), {}
             for key in task:
@@ -519,8 +518,10 @@ class Writer(Actor):
                 data += packed
             name = self._put(process, partial(names.data_name, began, job.job_id), bytes(data))
             for (topic_id, partition), placed in extents.items():
-                stretch = Stretch(partition, 0, *placed[2:4], 0, (DataExtent(name, *placed),))
-                found.setdefault(topic_id, []).append(stretch)
+                append = PartitionAppend(
+                    partition, 0, *placed[2:4], 0, (DataExtent(name, *placed),)
+                )
+                found.setdefault(topic_id, []).append(append)
         if self.rng.random() < 0.3:
             name = names.index_name(began, job.job_id, names.random_id(process.rng))
             data_of_index, found = pack_index(name, found)
@@ -538,12 +539,12 @@ class Writer(Actor):
             return name
 
     def _proposal(
-        self, state: LedgerState, job: Job, placed: dict[str, list[Stretch]]
+        self, state: LedgerState, job: Job, placed: dict[str, list[PartitionAppend]]
     ) -> LedgerCommit | None:
         last = state.queries.get(self.query_id)
         if job.micro_batch and last and last.number >= job.micro_batch.number:
             return None
-        stretches = {
+        appends = {
             topic_id: tuple(
                 one._replace(base_offset=state.partition(topic_id, one.partition).next_offset)
                 for one in of_topic
@@ -552,12 +553,12 @@ class Writer(Actor):
         }
         produced = [
             self._produced(state, topic_id, one)
-            for topic_id, of_topic in stretches.items()
+            for topic_id, of_topic in appends.items()
             for one in of_topic
         ]
-        return LedgerCommit(stretches, micro_batch=job.micro_batch, produced=tuple(produced))
+        return LedgerCommit(appends, micro_batch=job.micro_batch, produced=tuple(produced))
 
-    def _produced(self, state: LedgerState, topic_id: str, one: Stretch) -> ProducedBatch:
+    def _produced(self, state: LedgerState, topic_id: str, one: PartitionAppend) -> ProducedBatch:
         head = state.producers.get((self.number, topic_id, one.partition))
         first = increment_sequence(head.batches[-1].last_sequence, 1) if head else 0
         last = increment_sequence(first, one.records_count - 1)
@@ -717,11 +718,11 @@ class Reader(Actor):
         state = process.follow()
         offset = max(
             gone.start_offset,
-            state.partition(topic_id, gone.stretch.partition).start_offset,
+            state.partition(topic_id, gone.append.partition).start_offset,
         )
-        for one in process.ledger.changes(topic_id).get(gone.stretch.partition, []):
+        for one in process.ledger.changes(topic_id).get(gone.append.partition, []):
             is_there = one.start_offset <= offset < one.next_offset
-            assert not is_there or one.stretch != gone.stretch, f"{gone.stretch} was deleted"
+            assert not is_there or one.append != gone.append, f"{gone.append} was deleted"
 
 
 class Adversary(Actor):
@@ -752,7 +753,9 @@ class Adversary(Actor):
         return True
 
     def steps(self) -> list[Step]:
-        weighted = [self.horizon] * 3 + [self.collect] * 4 + [self.due_horizon] + [self.bury] * 5
+        weighted = (
+            [self.horizon] * 3 + [self.collect] * 4 + [self.due_gc_boundary] + [self.bury] * 5
+        )
         weighted += [self.replace] * 3 + [self.hint] * 2 + [self.start_offsets]
         return [*weighted, self.fence, self.side_topic]
 
@@ -761,14 +764,14 @@ class Adversary(Actor):
     def horizon(self, process: Process) -> None:
         """Move the horizon: in the product to the youngest entry of a certain age, here to any."""
         number = process.follow().number
-        _SleepyCollector(process).move_horizon(max(number - self.rng.choice([0, 0, 1, 5]), 0))
+        _SleepyCollector(process).move_gc_boundary(max(number - self.rng.choice([0, 0, 1, 5]), 0))
 
-    def due_horizon(self, process: Process) -> None:
+    def due_gc_boundary(self, process: Process) -> None:
         """Move the horizon as the product does."""
         collector = _SleepyCollector(process)
-        due = collector.due_horizon(process.ledger.store_now_ms())
+        due = collector.due_gc_boundary(process.ledger.store_now_ms())
         if due is not None:
-            collector.move_horizon(due)
+            collector.move_gc_boundary(due)
 
     def collect(self, process: Process) -> None:
         """Delete what the horizon allows."""
@@ -807,8 +810,8 @@ class Adversary(Actor):
         process.ledger.objects.put(name, data)
         self.pause()
         extent = DataExtent(name, 0, len(data), end - start, len(records), 0, 0)
-        stretch = Stretch(partition, start, end - start, len(records), -1, (extent,))
-        replaced = ReplacedRange(partition, start, end, (stretch,))
+        append = PartitionAppend(partition, start, end - start, len(records), -1, (extent,))
+        replaced = Rewrite(partition, start, end, (append,))
         process.commit(lambda _: Replacement({topic_id: (replaced,)}))
 
     def start_offsets(self, process: Process) -> None:
@@ -838,7 +841,11 @@ class Adversary(Actor):
     def hint(self, process: Process) -> None:
         """Write a hint that is old, wrong, or none."""
         number = self.rng.choice([0, 1, 3, 10, 10**9])
-        hints = [seal({"checkpoint": number, "entry": number + 3}), b"", b"x" * 10]
+        hints = [
+            checksummed_json.encode({"checkpoint": number, "entry": number + 3}),
+            b"",
+            b"x" * 10,
+        ]
         process.ledger.objects.put(names.HINT, self.rng.choice(hints))
 
 

@@ -35,10 +35,10 @@ from click.testing import CliRunner
 
 import spark_kbatch
 from spark_kbatch.bucket import shared_ledger
-from spark_kbatch.bucket.entries import PRODUCER_ID_EXPIRATION_MS
-from spark_kbatch.bucket.state import DEFAULT_LIMITS
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import KBatchError
+from spark_kbatch.ledger.entries import PRODUCER_ID_EXPIRATION_MS
+from spark_kbatch.ledger.image import DEFAULT_LIMITS
 from tests.support import draws
 from tests.support.history_checker import Checker, History, Lines, Read, read_from
 from tests.support.history_processes import (

@@ -5,20 +5,20 @@ Each takes effect in the process that calls it, for good. Those of the store are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from spark_kbatch.bucket import batch_stream
-from spark_kbatch.bucket.entries import LedgerCommit, encode
 from spark_kbatch.bucket.garbage import GarbageCollector
 from spark_kbatch.bucket.job import BucketJob
 from spark_kbatch.bucket.ledger import Ledger
-from spark_kbatch.bucket.names import NUMBER_MAX, entry_name
 from spark_kbatch.bucket.objects import CreateAnswer, ObjectInfo
 from spark_kbatch.bucket.placement import PlacedExtent
-from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.transport import BucketTransport
 from spark_kbatch.errors import CommitError
+from spark_kbatch.ledger.entries import Content, LedgerCommit, encode
+from spark_kbatch.ledger.names import NUMBER_MAX, entry_name
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.record.header import BatchHeader
 from spark_kbatch.store.commits import NOTHING_VISIBLE
 from spark_kbatch.store.job import StagedRows
@@ -65,14 +65,12 @@ def deny_what_is_unknown() -> None:
 
 
 def _forget(what: str) -> None:
-    fold, check = LedgerState._RULES[LedgerCommit]
+    def forget(self: LedgerState, content: Content) -> None:
+        was(self, content)
+        if isinstance(content, LedgerCommit):
+            getattr(self, what).clear()
 
-    def forget(self: LedgerState, content: LedgerCommit) -> None:
-        fold(self, content)
-        getattr(self, what).clear()
-
-    rules: Mapping[type[Any], Any] = {**LedgerState._RULES, LedgerCommit: (forget, check)}
-    _put(LedgerState, "_RULES", rules)
+    was = _put(LedgerState, "_change", forget)
 
 
 def forget_sequences() -> None:

@@ -13,9 +13,9 @@ from unittest import mock
 import pyarrow as pa
 
 from spark_kbatch import Cluster
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import Content, Entry, Fence, TopicAlteration, encode
 from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import Content, Entry, Fence, TopicAlteration, encode
 from spark_kbatch.opening.stores import begin_job, open_for_reading, store_of
 from spark_kbatch.options.write import parse_write_options
 from tests.conftest import REPOSITORY

@@ -12,21 +12,21 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.batch_stream import BatchStream
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.ledger import Ledger, Timing
+from spark_kbatch.bucket.maintenance import Maintenance, Merged
+from spark_kbatch.bucket.place import create_cluster
+from spark_kbatch.bucket.placement import Placements
+from spark_kbatch.bucket.staging import DataObjects, WriterJob, append_of
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import (
     STAGING_TIMEOUT_MS,
     Content,
     LedgerCommit,
     MicroBatch,
     TopicCreation,
 )
-from spark_kbatch.bucket.ledger import Ledger, Timing
-from spark_kbatch.bucket.maintenance import Maintenance, Merged
-from spark_kbatch.bucket.place import create_cluster
-from spark_kbatch.bucket.placement import Placements
-from spark_kbatch.bucket.staging import DataObjects, WriterJob, stretch_of
-from spark_kbatch.bucket.state import LedgerState
+from spark_kbatch.ledger.state import LedgerState
 from spark_kbatch.model import LONG_MAX
 from tests.support.bucket_objects import AgingObjects, Died, a_url
 from tests.support.reference import Record, encode_batch
@@ -205,14 +205,14 @@ class LongUse:
         topic_id = NIGHTLY if is_overwrite else STREAMED
 
         def content(state: LedgerState) -> Content:
-            heads = state.topics[topic_id].partitions
-            stretches = tuple(
-                stretch_of(at, extents, heads[at].next_offset)  # type: ignore[arg-type]
+            heads = state.heads[topic_id]
+            appends = tuple(
+                append_of(at, extents, heads[at].next_offset)  # type: ignore[arg-type]
                 for at, extents in staged.items()
             )
             starts = {at: head.next_offset for at, head in enumerate(heads)}
             return LedgerCommit(
-                {topic_id: stretches}, {topic_id: starts} if is_overwrite else {}, micro_batch
+                {topic_id: appends}, {topic_id: starts} if is_overwrite else {}, micro_batch
             )
 
         self.ledger.commit(content)

@@ -16,22 +16,22 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from spark_kbatch import Cluster
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.batch_stream import BatchStream, MissingObjectError
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.bucket.maintenance import Maintenance
+from spark_kbatch.bucket.placement import Placements
+from spark_kbatch.bucket.staging import append_of
+from spark_kbatch.bucket.store import BucketStore
+from spark_kbatch.cli.main import cli
+from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError, KBatchError
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.entries import (
     CommittedGroupOffset,
     LedgerCommit,
     ProducedBatch,
     TopicCreation,
 )
-from spark_kbatch.bucket.extents import IndexRange, pack_index
-from spark_kbatch.bucket.maintenance import Maintenance
-from spark_kbatch.bucket.placement import Placements
-from spark_kbatch.bucket.staging import stretch_of
-from spark_kbatch.bucket.state import LedgerState
-from spark_kbatch.bucket.store import BucketStore
-from spark_kbatch.cli.main import cli
-from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError, KBatchError
+from spark_kbatch.ledger.extents import IndexRange, pack_index
+from spark_kbatch.ledger.state import LedgerState
 from tests.support.bucket_objects import AgingObjects, a_url
 from tests.support.long_use import CLUSTER_ID, DAY_MS, HOUR_MS, LongUse
 
@@ -78,21 +78,21 @@ class Month(LongUse):
         staged = self._staged(topic_id, 2)
 
         def content(state: LedgerState) -> LedgerCommit:
-            heads = state.topics[topic_id].partitions
-            stretches = [
-                stretch_of(at, extents, heads[at].next_offset)  # type: ignore[arg-type]
+            heads = state.heads[topic_id]
+            appends = [
+                append_of(at, extents, heads[at].next_offset)  # type: ignore[arg-type]
                 for at, extents in staged.items()
             ]
             if with_index:
-                folder = names.folder_of(stretches[0].objects[0])
+                folder = names.folder_of(appends[0].objects[0])
                 name = f"{folder}/index-{names.random_id(self.rng)}"
-                data, placed = pack_index(name, {topic_id: stretches})
+                data, placed = pack_index(name, {topic_id: appends})
                 self.ledger.objects.put(name, data)
                 return LedgerCommit(placed)
             base, sent = heads[0].next_offset, self.sent[topic_id]
             batch = ProducedBatch(9, 0, topic_id, 0, sent, sent + 2, base)
             group = {"billing": (CommittedGroupOffset(topic_id, 0, base, ""),)}
-            return LedgerCommit({topic_id: stretches}, produced=(batch,), groups=group)
+            return LedgerCommit({topic_id: appends}, produced=(batch,), groups=group)
 
         self.ledger.commit(content)
         self.sent[topic_id] += 0 if with_index else 3
@@ -139,7 +139,7 @@ class Accidents:
         self.records = self._placed(self.month.objects)
         """What each object has, by its name in the cluster."""
         self.all = frozenset[Offset]().union(*self.records.values())
-        self.last, self.horizon = ledger.state.number, ledger.state.horizon
+        self.last, self.horizon = ledger.state.number, ledger.state.gc_boundary
         self.by_kind: dict[str, list[str]] = {kind: [] for kind in KINDS}
         roots = sorted(map(names.number_of, self._names(names.CHECKPOINTS)))
         for name in self.month.content:
@@ -168,8 +168,8 @@ class Accidents:
         if name not in self.records:
             return last[14]
         if name.startswith(names.SEGMENTS):
-            return last[12] if names.began_at(name) < self.horizon else last[13]
-        return last[10] if names.began_at(name) < self.horizon else last[11]
+            return last[12] if names.start_entry(name) < self.horizon else last[13]
+        return last[10] if names.start_entry(name) < self.horizon else last[11]
 
     def chosen(self, kind: str) -> list[str]:
         """Return the oldest object of a kind, one in the middle and the newest, if there are so many."""
@@ -216,7 +216,7 @@ class Accidents:
                 continue
             for partition, of_partition in changes.items():
                 for change in of_partition:
-                    at = change.stretch.placed
+                    at = change.append.placed
                     index = [at.name] if isinstance(at, IndexRange) else []
                     try:
                         for placed in placements.whole(change):

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from spark_kbatch.bucket.entries import TopicCreation
+from spark_kbatch.ledger.entries import TopicCreation
 from spark_kbatch.web.serving import WebServer
 from spark_kbatch.web.site import Site
 from tests.support.bucket_objects import a_bucket

@@ -11,9 +11,9 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster
-from spark_kbatch.bucket.entries import TopicCreation
 from spark_kbatch.bucket.maintenance import Maintenance, describe
 from spark_kbatch.files import Files
+from spark_kbatch.ledger.entries import TopicCreation
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.stores import store_of
 from spark_kbatch.store.reports import (

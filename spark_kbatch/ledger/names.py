@@ -44,7 +44,7 @@ TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")  # as Kafka's
 PART = re.compile(r"parts/[0-9]{20}-[0-9a-f]{32}/(?:heads|extents-[A-Za-z0-9_-]{1,64})")
 
 _NUMBERED = re.compile(r"(?:ledger|checkpoints)/([0-9]{20})")
-_BEGAN = re.compile(
+_STARTED = re.compile(
     r"data/[0-9a-f]{2}/([0-9]{20})-[0-9a-f]{32}/(?:index-)?[0-9a-f]{32}"
     r"|segments/[A-Za-z0-9_-]{1,64}/[0-9]{1,6}/([0-9]{20})-[0-9a-f]{32}\.log"
 )
@@ -65,19 +65,19 @@ def part_name(number: int, random_id: str, what: str) -> str:
     return f"{PARTS}{number:020d}-{random_id}/{what}"
 
 
-def data_name(began: int, job_id: str, attempt_id: str) -> str:
-    """Return the name of the batches of a task attempt; `began` is the last entry when its job began."""
-    return f"{DATA}{job_id[:2]}/{began:020d}-{job_id}/{attempt_id}"
+def data_name(start_entry: int, job_id: str, attempt_id: str) -> str:
+    """Return the name of the batches of a task attempt; `start_entry` is the last entry when its job began."""
+    return f"{DATA}{job_id[:2]}/{start_entry:020d}-{job_id}/{attempt_id}"
 
 
-def index_name(began: int, job_id: str, attempt_id: str) -> str:
+def index_name(start_entry: int, job_id: str, attempt_id: str) -> str:
     """Return the name of the index of a job's commit."""
-    return data_name(began, job_id, f"index-{attempt_id}")
+    return data_name(start_entry, job_id, f"index-{attempt_id}")
 
 
-def segment_name(topic_id: str, partition: int, began: int, random_id: str) -> str:
-    """Return the name of merged batches; `began` is the last entry when the merge began."""
-    return f"{SEGMENTS}{topic_id}/{partition}/{began:020d}-{random_id}.log"
+def segment_name(topic_id: str, partition: int, start_entry: int, random_id: str) -> str:
+    """Return the name of merged batches; `start_entry` is the last entry when the merge began."""
+    return f"{SEGMENTS}{topic_id}/{partition}/{start_entry:020d}-{random_id}.log"
 
 
 def agreement_name(day: int, action: str) -> str:
@@ -96,9 +96,9 @@ def number_of(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-def began_at(name: str) -> int:
+def start_entry(name: str) -> int:
     """Return the number in the name of data or a segment; -1 if it is not one of theirs."""
-    found = _BEGAN.fullmatch(name)
+    found = _STARTED.fullmatch(name)
     return int(found[1] or found[2]) if found else -1
 
 

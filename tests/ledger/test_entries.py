@@ -10,13 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import (
+from spark_kbatch.errors import (
+    CorruptLedgerError,
+    InvalidTopicError,
+    RefusedEntryError,
+    UnsupportedLedgerError,
+)
+from spark_kbatch.ledger import checksummed_json, names
+from spark_kbatch.ledger.checksummed_json import sum_of
+from spark_kbatch.ledger.entries import (
     ENTRY_BYTES_MAX,
     KINDS,
     NO_ENTRY_ID,
     Content,
     Entry,
+    HeldFence,
     LedgerCommit,
     LedgerStart,
     Tombstone,
@@ -25,24 +33,18 @@ from spark_kbatch.bucket.entries import (
     encode,
     tombstone_of,
 )
-from spark_kbatch.bucket.extents import (
+from spark_kbatch.ledger.extents import (
     Change,
     DataExtent,
     IndexRange,
-    Stretch,
+    PartitionAppend,
     overlaid,
     pack_index,
     unpack_index,
 )
-from spark_kbatch.bucket.sealed import seal, sum_of
-from spark_kbatch.errors import (
-    CorruptLedgerError,
-    InvalidTopicError,
-    RefusedEntryError,
-    UnsupportedLedgerError,
-)
-from spark_kbatch.options.topic import ensure_valid_topic
-from tests.support.bucket_contents import CLUSTER_ID, EVERY_KIND, TOPIC_ID, data_at, stretch_of
+from spark_kbatch.model import LONG_MAX
+from spark_kbatch.options.topic import PARTITIONS_MAX, ensure_valid_topic
+from tests.support.bucket_contents import CLUSTER_ID, EVERY_KIND, TOPIC_ID, append_of, data_at
 
 NAME = names.entry_name(42)
 
@@ -53,7 +55,7 @@ def entry(content: Content, number: int = 42) -> Entry:
 
 def changed(one: Entry, **values: Any) -> bytes:
     """Return the entry with other values in its envelope, and a sum that holds."""
-    return seal({**json.loads(encode(one).splitlines()[0]), **values})
+    return checksummed_json.encode({**json.loads(encode(one).splitlines()[0]), **values})
 
 
 @pytest.mark.parametrize("content", EVERY_KIND, ids=lambda content: content.kind)
@@ -77,6 +79,17 @@ def test_an_entry_is_a_line_of_json_and_its_sum() -> None:
         b'"time":1700000000000,"v":2}\n'
     )
     assert crc == sum_of(line).encode() + b"\n"
+
+
+def test_a_commit_leaves_out_what_it_has_not_and_a_topic_does_not() -> None:
+    assert LedgerCommit().values() == {}
+    assert [*LedgerCommit(fence=HeldFence("server", 3)).values()] == ["fence"]
+    assert TopicCreation(TOPIC_ID, "events", (0,)).values() == {
+        "config": {},
+        "first_offsets": [0],
+        "id": TOPIC_ID,
+        "name": "events",
+    }
 
 
 @pytest.mark.parametrize("content", EVERY_KIND, ids=lambda content: content.kind)
@@ -160,8 +173,8 @@ def test_a_value_that_cannot_be_is_corrupt_whatever_the_sum_says(values: Mapping
         decode(changed(entry(Tombstone()), **values), NAME)
 
 
-def test_extents_have_to_add_up_to_their_stretch() -> None:
-    wrong = stretch_of(0, 10, span=5)._replace(span=6)
+def test_extents_have_to_add_up_to_their_append() -> None:
+    wrong = append_of(0, 10, span=5)._replace(span=6)
 
     data = encode(entry(LedgerCommit({TOPIC_ID: (wrong,)})))
 
@@ -170,14 +183,14 @@ def test_extents_have_to_add_up_to_their_stretch() -> None:
 
 
 def test_an_entry_that_is_too_large_is_refused() -> None:
-    many = LedgerCommit({TOPIC_ID: tuple(stretch_of(number, 0) for number in range(9000))})
+    many = LedgerCommit({TOPIC_ID: tuple(append_of(number, 0) for number in range(9000))})
 
     with pytest.raises(RefusedEntryError, match=f"at most {ENTRY_BYTES_MAX}"):
         encode(entry(many))
 
 
 def test_a_tombstone_has_number_and_ids_and_is_small() -> None:
-    one = entry(LedgerCommit({TOPIC_ID: (stretch_of(0, 10),)}))
+    one = entry(LedgerCommit({TOPIC_ID: (append_of(0, 10),)}))
     data = encode(tombstone_of(one))
 
     assert len(data) < 220
@@ -195,21 +208,21 @@ def test_the_first_entry_has_zeros_before_it() -> None:
 
 def index_of(
     *partitions: int,
-) -> tuple[str, bytes, dict[str, list[Stretch]], dict[str, list[Stretch]]]:
+) -> tuple[str, bytes, dict[str, list[PartitionAppend]], dict[str, list[PartitionAppend]]]:
     name = names.index_name(7, "ab" * 16, "cd" * 16)
-    stretches = {TOPIC_ID: [stretch_of(number, 0, span=number + 1) for number in partitions]}
-    data, placed = pack_index(name, stretches)
-    return name, data, stretches, placed
+    appends = {TOPIC_ID: [append_of(number, 0, span=number + 1) for number in partitions]}
+    data, placed = pack_index(name, appends)
+    return name, data, appends, placed
 
 
 def test_an_index_has_each_partitions_extents_in_a_range_of_its_own() -> None:
-    _, data, stretches, placed = index_of(2, 0, 1)
+    _, data, appends, placed = index_of(2, 0, 1)
 
     assert [one.partition for one in placed[TOPIC_ID]] == [0, 1, 2]
     for one in placed[TOPIC_ID]:
         at = one.placed
         assert isinstance(at, IndexRange)
-        (given_one,) = (each for each in stretches[TOPIC_ID] if each.partition == one.partition)
+        (given_one,) = (each for each in appends[TOPIC_ID] if each.partition == one.partition)
         part = data[at.position : at.position + at.size_in_bytes]
         assert unpack_index(part, at) == given_one.placed
     sizes = [one.placed[2] for one in placed[TOPIC_ID]]
@@ -244,7 +257,7 @@ def test_the_last_change_that_covers_an_offset_is_what_is_there(
     ranges: list[tuple[int, int]],
 ) -> None:
     changes = [
-        Change(number, base, base + span, stretch_of(0, base, span=span))
+        Change(number, base, base + span, append_of(0, base, span=span))
         for number, (base, span) in enumerate(ranges)
     ]
     expected = {
@@ -259,11 +272,21 @@ def test_the_last_change_that_covers_an_offset_is_what_is_there(
         (offset, one.number) for one in found for offset in range(one.start_offset, one.next_offset)
     ]
     assert covered == sorted(expected.items())
+    assert all(one.start_offset < one.next_offset for one in found)
+
+
+def test_an_append_refers_to_its_index_or_to_the_objects_of_its_extents_each_once() -> None:
+    _, _, appends, placed = index_of(0)
+    (listed,), (indexed,) = appends[TOPIC_ID], placed[TOPIC_ID]
+    more = (*listed.placed, *append_of(0, 0, began=2).placed, *listed.placed)
+
+    assert listed._replace(placed=more).objects == [data_at(7), data_at(2)]
+    assert indexed.objects == [names.index_name(7, "ab" * 16, "cd" * 16)]
 
 
 def test_changes_of_partitions_do_not_meet() -> None:
     found = overlaid(
-        [Change(1, 0, 5, stretch_of(0, 0, span=5)), Change(2, 0, 5, stretch_of(1, 0, span=5))]
+        [Change(1, 0, 5, append_of(0, 0, span=5)), Change(2, 0, 5, append_of(1, 0, span=5))]
     )
 
     assert {partition: [one.number for one in each] for partition, each in found.items()} == {
@@ -286,7 +309,7 @@ def test_changes_of_partitions_do_not_meet() -> None:
 def test_the_number_in_a_name_is_that_of_the_last_entry_when_it_was_begun(
     name: str, number: int
 ) -> None:
-    assert names.began_at(name) == number
+    assert names.start_entry(name) == number
 
 
 def test_names_sort_as_their_numbers_do() -> None:
@@ -297,8 +320,72 @@ def test_names_sort_as_their_numbers_do() -> None:
     assert names.number_of("ledger/7") == -1
 
 
+@pytest.mark.parametrize(
+    ("base_offset", "span", "records_count", "is_there"),
+    [
+        (LONG_MAX - 2, 2, 2, True),
+        (LONG_MAX - 2, 3, 2, False),
+        (0, 2, 3, False),
+        (0, 3, 0, True),
+    ],
+)
+def test_an_append_is_within_its_bounds(
+    base_offset: int, span: int, records_count: int, is_there: bool
+) -> None:
+    placed = IndexRange(names.index_name(7, "ab" * 16, "ef" * 16), 10, 20, "c1d04330")
+    content = LedgerCommit({TOPIC_ID: (PartitionAppend(0, base_offset, span, records_count, 0, placed),)})  # fmt: skip
+    data = encode(entry(content))
+
+    if is_there:
+        assert decode(data, NAME).content == content
+    else:
+        with pytest.raises(CorruptLedgerError, match="an append within its bounds"):
+            decode(data, NAME)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_there"),
+    [
+        ({"records_count": 3}, True),
+        ({"records_count": 0, "first_ms": -1, "last_ms": -1}, True),
+        ({"records_count": 4}, False),
+        ({"first_ms": 2001}, False),
+        ({"first_ms": 2000}, True),
+        ({"first_ms": -2}, False),
+        ({"size_in_bytes": 0}, False),
+        ({"size_in_bytes": 1}, True),
+        ({"position": -1}, False),
+    ],
+    ids=str,
+)
+def test_an_extent_is_within_its_bounds(values: Mapping[str, int], is_there: bool) -> None:
+    (extent,) = append_of(0, 0).placed
+    assert isinstance(extent, DataExtent)
+    changed_extent = extent._replace(**values)  # type: ignore[arg-type]
+    append = append_of(0, 0)._replace(placed=(changed_extent,), records_count=changed_extent.records_count)  # fmt: skip
+    data = encode(entry(LedgerCommit({TOPIC_ID: (append,)})))
+
+    if is_there:
+        assert decode(data, NAME).content == LedgerCommit({TOPIC_ID: (append,)})
+    else:
+        with pytest.raises(CorruptLedgerError, match=NAME):
+            decode(data, NAME)
+
+
+@pytest.mark.parametrize(("partition", "is_there"), [(PARTITIONS_MAX - 1, True), (PARTITIONS_MAX, False)])  # fmt: skip
+def test_a_partition_is_one_of_as_many_as_a_topic_may_have(partition: int, is_there: bool) -> None:
+    content = LedgerCommit({TOPIC_ID: (append_of(partition, 0),)})
+    data = encode(entry(content))
+
+    if is_there:
+        assert decode(data, NAME).content == content
+    else:
+        with pytest.raises(CorruptLedgerError, match=f"from 0 to {PARTITIONS_MAX - 1}"):
+            decode(data, NAME)
+
+
 def test_an_extent_is_at_least_one_offset() -> None:
-    empty = Stretch(0, 0, 1, 1, 0, (DataExtent(data_at(7), 0, 1, 0, 0, 0, 0), *stretch_of(0, 0, span=1).placed))  # type: ignore[arg-type]  # fmt: skip
+    empty = PartitionAppend(0, 0, 1, 1, 0, (DataExtent(data_at(7), 0, 1, 0, 0, 0, 0), *append_of(0, 0, span=1).placed))  # type: ignore[arg-type]  # fmt: skip
     data = encode(entry(LedgerCommit({TOPIC_ID: (empty,)})))
 
     with pytest.raises(CorruptLedgerError, match="from 1 to"):

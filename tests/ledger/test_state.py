@@ -6,32 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import pack_heads, unpack_heads
-from spark_kbatch.bucket.entries import (
-    CommittedGroupOffset,
-    Content,
-    Entry,
-    Fence,
-    HeldFence,
-    Horizon,
-    LedgerCommit,
-    LedgerStart,
-    MicroBatch,
-    MirrorStep,
-    NewFormat,
-    ProducedBatch,
-    ReplacedRange,
-    Replacement,
-    StartOffsets,
-    Tombstone,
-    TopicAlteration,
-    TopicCreation,
-    TopicDeletion,
-    TopicGrowth,
-)
-from spark_kbatch.bucket.sealed import unseal
-from spark_kbatch.bucket.state import LedgerState, RememberedBatch
 from spark_kbatch.errors import (
     InvalidProducerEpochError,
     KBatchError,
@@ -41,7 +15,35 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from tests.support.bucket_contents import CLUSTER_ID, TOPIC_ID, data_at, stretch_of
+from spark_kbatch.ledger import names
+from spark_kbatch.ledger.checkpoint_format import pack_heads, unpack_heads
+from spark_kbatch.ledger.entries import (
+    CommittedGroupOffset,
+    Content,
+    Entry,
+    Fence,
+    GcBoundary,
+    HeldFence,
+    LedgerCommit,
+    LedgerStart,
+    MicroBatch,
+    MirrorStep,
+    NewFormat,
+    ProducedBatch,
+    Replacement,
+    Rewrite,
+    StartOffsets,
+    Tombstone,
+    TopicAlteration,
+    TopicCreation,
+    TopicDeletion,
+    TopicGrowth,
+)
+from spark_kbatch.ledger.state import LedgerState, RememberedBatch
+from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
+from spark_kbatch.options.topic import PARTITIONS_MAX
+from spark_kbatch.store.repetitions import Evidence
+from tests.support.bucket_contents import CLUSTER_ID, TOPIC_ID, append_of, data_at
 
 LIMITS = {
     "staging.timeout.ms": 1000,
@@ -67,8 +69,8 @@ def state() -> LedgerState:
 def commit(
     base: int, *, span: int = 3, partition: int = 0, began: int = 1, **more: object
 ) -> LedgerCommit:
-    stretch = stretch_of(partition, base, span=span, began=began)
-    return LedgerCommit({TOPIC_ID: (stretch,)}, **more)  # type: ignore[arg-type]
+    append = append_of(partition, base, span=span, began=began)
+    return LedgerCommit({TOPIC_ID: (append,)}, **more)  # type: ignore[arg-type]
 
 
 def produced(first: int, *, epoch: int = 0, base: int, count: int = 3) -> ProducedBatch:
@@ -77,8 +79,8 @@ def produced(first: int, *, epoch: int = 0, base: int, count: int = 3) -> Produc
 
 def replacement(start: int, end: int, *, began: int = 1, partition: int = 0) -> Replacement:
     name = names.segment_name(TOPIC_ID, partition, began, "0f" * 16)
-    stretch = stretch_of(partition, start, span=end - start, name=name)
-    return Replacement({TOPIC_ID: (ReplacedRange(partition, start, end, (stretch,)),)})
+    append = append_of(partition, start, span=end - start, name=name)
+    return Replacement({TOPIC_ID: (Rewrite(partition, start, end, (append,)),)})
 
 
 def test_a_topic_has_the_first_offsets_and_the_id_that_it_was_created_with(
@@ -179,6 +181,26 @@ def test_nothing_expires_by_a_limit_that_the_ledger_does_not_have() -> None:
     assert state.producers
 
 
+def test_a_topic_may_grow_to_as_many_partitions_as_there_may_be(state: LedgerState) -> None:
+    follow(state, TopicGrowth(TOPIC_ID, (0,) * (PARTITIONS_MAX - 2)))
+
+    assert state.topic("events").partitions == len(state.heads[TOPIC_ID]) == PARTITIONS_MAX
+
+
+def test_a_topic_that_is_not_there_is_unknown_by_its_name(state: LedgerState) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="'others' does not exist"):
+        state.topic("others")
+
+
+def test_the_last_micro_batch_of_a_query_is_kept_with_its_evidence(state: LedgerState) -> None:
+    evidence = Evidence("events", "3 rows", "", "", "", "", "")
+    assert state.last_kept("q") == (NO_TRANSACTION_SEQUENCE, None)
+
+    follow(state, commit(0, micro_batch=MicroBatch("q", 5), evidence=evidence))
+
+    assert state.last_kept("q") == (5, evidence)
+
+
 NotAllowed = tuple[list[Content], Content, type[KBatchError]]
 REFUSED: dict[str, NotAllowed] = {
     "a second start": ([], LedgerStart(CLUSTER_ID, {}), RefusedEntryError),
@@ -198,16 +220,16 @@ REFUSED: dict[str, NotAllowed] = {
     "no such partition": ([], commit(0, partition=2), UnknownTopicOrPartitionError),
     "one partition twice": (
         [],
-        LedgerCommit({TOPIC_ID: (stretch_of(0, 0, began=1), stretch_of(0, 3, began=1))}),
+        LedgerCommit({TOPIC_ID: (append_of(0, 0, began=1), append_of(0, 3, began=1))}),
         RefusedEntryError,
     ),
     "an older leader epoch": (
-        [LedgerCommit({TOPIC_ID: (stretch_of(0, 0, began=1, epoch=3),)})],
+        [LedgerCommit({TOPIC_ID: (append_of(0, 0, began=1, epoch=3),)})],
         commit(3),
         RefusedEntryError,
     ),
     "data from before the horizon": (
-        [commit(0), commit(3), Horizon(2)],
+        [commit(0), commit(3), GcBoundary(2)],
         commit(6, began=1),
         RefusedEntryError,
     ),
@@ -260,12 +282,12 @@ REFUSED: dict[str, NotAllowed] = {
         RefusedEntryError,
     ),
     "a start offset above the end": ([], StartOffsets({TOPIC_ID: {0: 1}}), RefusedEntryError),
-    "a horizon that stays": ([commit(0), Horizon(2)], Horizon(2), RefusedEntryError),
-    "a horizon that is not there yet": ([], Horizon(2), RefusedEntryError),
+    "a horizon that stays": ([commit(0), GcBoundary(2)], GcBoundary(2), RefusedEntryError),
+    "a horizon that is not there yet": ([], GcBoundary(2), RefusedEntryError),
     "a format that stays": ([NewFormat(2)], NewFormat(2), RefusedEntryError),
     "what replaces more than there is": ([commit(0)], replacement(0, 4), RefusedEntryError),
     "what replaces from before the horizon": (
-        [commit(0), commit(3), Horizon(3)],
+        [commit(0), commit(3), GcBoundary(3)],
         replacement(0, 3, began=2),
         RefusedEntryError,
     ),
@@ -276,12 +298,12 @@ REFUSED: dict[str, NotAllowed] = {
     ),
     "what replaces another partition": (
         [commit(0)],
-        Replacement({TOPIC_ID: (ReplacedRange(1, 0, 3, (stretch_of(0, 0, began=1),)),)}),
+        Replacement({TOPIC_ID: (Rewrite(1, 0, 3, (append_of(0, 0, began=1),)),)}),
         RefusedEntryError,
     ),
     "what replaces nothing": (
         [commit(0)],
-        Replacement({TOPIC_ID: (ReplacedRange(0, 0, 0, ()),)}),
+        Replacement({TOPIC_ID: (Rewrite(0, 0, 0, ()),)}),
         RefusedEntryError,
     ),
 }
@@ -324,7 +346,7 @@ def test_an_entry_that_does_not_follow_is_refused(
 
 
 def test_data_that_began_at_the_horizon_may_commit(state: LedgerState) -> None:
-    follow(state, commit(0), commit(3), Horizon(2), commit(6, began=2))
+    follow(state, commit(0), commit(3), GcBoundary(2), commit(6, began=2))
 
     assert state.partition(TOPIC_ID, 0).next_offset == 9
 
@@ -346,16 +368,17 @@ def test_a_state_is_stored_and_read_again(state: LedgerState) -> None:
             groups={"billing": (CommittedGroupOffset(TOPIC_ID, 0, 3, "mine"),)},
             fence=HeldFence("server", 3),
         ),
-        Horizon(2),
+        GcBoundary(2),
         StartOffsets({TOPIC_ID: {0: 1}}),
         at_ms=77,
     )
     data = pack_heads(state)
 
-    found = unpack_heads(unseal(data, "heads"))
+    found = unpack_heads(data, "heads")
 
     assert pack_heads(found) == data
-    assert (found.topics, found.producers, found.queries) == (state.topics, state.producers, state.queries)  # fmt: skip
+    assert (found.topics, found.heads) == (state.topics, state.heads)
+    assert (found.producers, found.queries) == (state.producers, state.queries)  # fmt: skip
     assert (found.mirrors, found.fences, found.groups) == (state.mirrors, state.fences, state.groups)  # fmt: skip
     assert found.topic("events").created == 1
     assert data_at(1) not in data.decode()
