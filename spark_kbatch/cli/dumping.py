@@ -11,8 +11,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from spark_kbatch.cli.output import print_json, text_of, whole_pipe
-from spark_kbatch.cli.parameters import examples, json_option
+from spark_kbatch.cli.output import is_json, json_option, print_json, text_of, whole_pipe
+from spark_kbatch.cli.parameters import examples
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.files import LinkedFiles
 from spark_kbatch.log.contents import DumpedBatch, Gap, batches, entries
@@ -34,7 +34,7 @@ _LOCATION, _DAMAGE = "bold", "bold red"
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @click.option("--records", "-r", is_flag=True, help="Show the records of each batch, too.")
 @json_option
-def dump(paths: Sequence[str], records: bool, as_json: bool) -> None:
+def dump(paths: Sequence[str], records: bool) -> None:
     """Show the contents of a log's FILEs.
 
     That is the batches of a .log file, and the entries of all others. A FILE may be of a cluster of kbatch or
@@ -45,7 +45,7 @@ def dump(paths: Sequence[str], records: bool, as_json: bool) -> None:
     Damage is reported, and the next valid batch is shown after it. The exit code is 1 then.
     """
     with whole_pipe():
-        shown: _Json | _Tree = _Json(records) if as_json else _Tree(records)
+        shown: _Json | _Tree = _Json(records) if is_json() else _Tree(records)
         for path in map(Path, paths):
             for file in sorted(path.iterdir()) if path.is_dir() else [path]:
                 _dump(file, shown)
