@@ -12,8 +12,8 @@
     transactions    transactions of Kafka's clients: list, abort, decide
     schemas     what a registry has for a topic; a DDL for a sample of JSON
     demo        the demo, which needs Spark
-    upkeep      what there is, what has happened, checks, repair, garbage, log dirs, in any place
-    buckets     what a bucket's store lets one do, its format, and a cluster from an incomplete replica
+    upkeep      what there is, what has happened, checks, repair, garbage; log dirs; a bucket's store,
+                its format, and a cluster from an incomplete replica
     serving     the server for Kafka's clients, and the one for browsers; who may look
     mirroring   mirrors of topics
     other_tools what the options of kcat and Kafka's tools are here

@@ -170,7 +170,6 @@ def _parse_format(text: str) -> list[bytes | Kind]:
 def _layout_of(
     parts: list[bytes | Kind] | None, *, raw: bool, with_topic: bool, to_terminal: bool
 ) -> Layout:
-    """Return the layout of printed records that --json, --raw or --format asks for."""
     ensure_one_of("--json", "--raw", "--format")
     if is_json():
         return json_layout()
@@ -184,6 +183,17 @@ def _layout_of(
 _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET or TOPIC:PARTITION:OFFSET; several with commas"
 
 
+# What of a partition is printed, which the command gets as its argument `bounds`.
+_bounds_options = gathered(
+    "bounds",
+    [
+        click.option("--start", metavar="OFFSET,...", multiple=True, callback=parsed(functools.partial(_bounds, "earliest")), help=f"Where to start: {_BOUND_HELP}.  [default: earliest]"),
+        click.option("--end", metavar="OFFSET,...", multiple=True, callback=parsed(functools.partial(_bounds, "latest")), help="Where to stop (exclusive), in the same form.  [default: latest]"),
+        click.option("--from", "from_ms", metavar="TIME", callback=parsed(time_ms), help=f"Start at the first record of this time or later, in each partition: {TIME_HELP}."),
+        click.option("--to", "to_ms", metavar="TIME", callback=parsed(time_ms), help="Stop before the first record of this time or later."),
+        click.option("--last", type=click.IntRange(1), metavar="N", help="Print only the last N records of each partition."),
+    ],
+)  # fmt: skip
 # How keys and values are read and printed, which the command gets as its argument `formats`.
 _formats_options = gathered(
     "formats",
@@ -214,11 +224,7 @@ _formats_options = gathered(
     "topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic
 )
 @partitions_option("Print only this partition")
-@click.option("--start", metavar="OFFSET,...", multiple=True, callback=parsed(functools.partial(_bounds, "earliest")), help=f"Where to start: {_BOUND_HELP}.  [default: earliest]")  # fmt: skip
-@click.option("--end", metavar="OFFSET,...", multiple=True, callback=parsed(functools.partial(_bounds, "latest")), help="Where to stop (exclusive), in the same form.  [default: latest]")  # fmt: skip
-@click.option("--from", "from_ms", metavar="TIME", callback=parsed(time_ms), help=f"Start at the first record of this time or later, in each partition: {TIME_HELP}.")  # fmt: skip
-@click.option("--to", "to_ms", metavar="TIME", callback=parsed(time_ms), help="Stop before the first record of this time or later.")  # fmt: skip
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Print only the last N records of each partition.")  # fmt: skip
+@_bounds_options
 @click.option(
     "--max-records", "-n", type=click.IntRange(1), metavar="N", help="Stop after N records."
 )
@@ -242,11 +248,7 @@ def consume(
     place: Place,
     topics: Sequence[str],
     partitions: Sequence[int],
-    start: _Bounds,
-    end: _Bounds,
-    from_ms: int | None,
-    to_ms: int | None,
-    last: int | None,
+    bounds: dict[str, Any],
     max_records: int | None,
     where: str | None,
     follow: bool,
@@ -311,9 +313,7 @@ def consume(
     reader = place.reader()
     names = [name for name in topics if not name.startswith("^")]
     patterns = [_pattern(name) for name in topics if name.startswith("^")]
-    chosen = _Chosen(
-        reader, names, patterns, partitions, start, end, from_ms, to_ms, last, isolation
-    )
+    chosen = _Chosen(reader, names, patterns, partitions, isolation, **bounds)
     failed = list[KBatchError]()
     with whole_pipe():
         ranges = chosen.ranges(may_be_none=follow)
@@ -354,12 +354,10 @@ class _AsJson:
     """The keys and values that are printed as JSON, of the topics that a command reads."""
 
     def __init__(self, registry: Mapping[str, str], formats: Mapping[str, str]) -> None:
-        self._registry, self._formats = registry, formats
+        self._registry, self._formats = dict(registry) or None, formats
         self._columns = [name for name in ("key", "value") if f"{name}_format" in formats]
         if formats:
-            parse_value_keywords(
-                registry or None, formats, ["TOPIC"]
-            )  # which refuses what does not fit
+            parse_value_keywords(self._registry, formats, ["TOPIC"])  # refuses what does not fit
         self._null: str | None = None
 
     def layout(self, layout: Layout) -> Layout:
@@ -375,13 +373,11 @@ class _AsJson:
             f"go on after it with --start {where}{{after}}, with --permissive, or leave out "
             "--{column}-format"
         )
-        return shown_as_json(
-            dict(self._registry) or None, self._formats, topic_partition.topic, remedy=remedy
-        )
+        return shown_as_json(self._registry, self._formats, topic_partition.topic, remedy=remedy)
 
     def seen(self, topic: str) -> Any:
         """Return the columns that a condition on a topic's records sees."""
-        return seen_by_condition(dict(self._registry) or None, self._formats, topic)
+        return seen_by_condition(self._registry, self._formats, topic)
 
     def with_nulls(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with what is printed for a key or a value that is null."""
@@ -476,12 +472,12 @@ class _Chosen:
     names: Sequence[str]  # of topics
     patterns: Sequence[re.Pattern[str]]
     numbers: Sequence[int]  # of partitions; all if there are none
+    isolation: IsolationLevel
     start: _Bounds
     end: _Bounds
-    from_ms: int | None
-    to_ms: int | None
-    last: int | None
-    isolation: IsolationLevel
+    from_ms: int | None = None
+    to_ms: int | None = None
+    last: int | None = None
     unreadable: dict[TopicPartition, Exception] = field(
         default_factory=dict
     )  # that `ranges` has left out
@@ -496,10 +492,6 @@ class _Chosen:
         for topics in (self.names, *self.patterns):
             found |= reader.chosen(topics, self.numbers or None)
         return found
-
-    def is_named(self, topic: str) -> bool:
-        """Return True if a topic was given by its name."""
-        return topic in self.names
 
     def ranges(self, *, may_be_none: bool = False) -> list[OffsetRange]:
         """Return the range of offsets to print in each chosen partition that can be read, as of now.
@@ -534,7 +526,10 @@ class _Chosen:
         found: list[OffsetRange] = self.reader.ranges(views, starts, ends, self.isolation)
         if self.last is None:
             return found
-        return [self.reader.last_records(one, self.last, self._offsets) for one in found]
+        offsets = functools.partial(
+            self.reader.read_range, columns=["offset"], isolation=self.isolation
+        )
+        return [self.reader.last_records(one, self.last, offsets) for one in found]
 
     def _ensure_read(self, chosen: Sequence[TopicPartition], *, may_come: bool) -> None:
         """Refuse offsets given for partitions that are not chosen; warn of them if such may come later."""
@@ -546,10 +541,6 @@ class _Chosen:
                 if not may_come:
                     raise click.UsageError(why)
                 logger.warning("%s: it is ignored", visible(why))
-
-    def _offsets(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        found: Iterator[pa.RecordBatch] = self.reader.read_range(wanted, ["offset"], self.isolation)
-        return found
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -571,7 +562,7 @@ def _follow(chosen: _Chosen, printer: _Printer, ranges: Sequence[OffsetRange]) -
     following = open_following(
         chosen.reader,
         chosen.followed,
-        chosen.is_named,
+        lambda topic: topic in chosen.names,
         chosen.isolation,
         {one.topic_partition: one.start for one in ranges},
         lambda wanted, _, topic_id: printer.read(wanted, topic_id),

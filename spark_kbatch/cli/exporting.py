@@ -110,6 +110,7 @@ def export(
     _ensure_may_be_written(file, overwrite=overwrite)
     reader = place.reader()
     condition = None if where is None else reader.where(where, None, "--where", topics=[topic])
+    how = {"max_decompressed_batch_bytes": max_decompressed_batch_bytes, "where": condition}
     ranges = reader.offset_ranges(
         topic, partitions=partitions or None, isolation_level=isolation_level
     )
@@ -123,8 +124,7 @@ def export(
             partitions=[wanted.topic_partition.partition],
             end=wanted.end,
             isolation_level=isolation_level,
-            max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-            where=condition,
+            **how,
         )
 
     def go_on(at: TopicPartition, after: int) -> str:
@@ -134,13 +134,8 @@ def export(
         """Yield records up to one that cannot be read; `unreadable` then has why, and how to read on."""
         try:
             if kind == "json":
-                yield from reader.read_range(
-                    wanted,
-                    layout.columns,
-                    IsolationLevel(isolation_level),
-                    max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-                    where=condition,
-                )
+                isolation = IsolationLevel(isolation_level)
+                yield from reader.read_range(wanted, layout.columns, isolation, **how)
             else:
                 yield from rows(wanted)
         except UNREADABLE as error:

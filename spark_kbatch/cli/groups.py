@@ -282,12 +282,10 @@ def _new_offsets(
 
 
 def _group_as_json(group: ConsumerGroup) -> dict[str, Any]:
+    row = group._asdict()
     return {
-        "group": group.group_id,
-        "state": group.state,
-        "protocol_type": group.protocol_type,
-        "protocol": group.protocol,
-        "generation": group.generation,
+        "group": row.pop("group_id"),
+        **row,
         "lag": group.lag,
         "members": [one._asdict() for one in group.members],
         "offsets": [
@@ -319,7 +317,6 @@ _MEMBERS = (
 
 
 def _print_group(group: Mapping[str, Any], where: str) -> None:
-    """Print the members of a group, and its offsets, as two tables."""
     generation = f", generation {n}" if (n := group["generation"]) >= 0 else ""  # if told
     title = f"Group {group['group']}: {group['state']}{generation}, {where}"
     Table(title, _COMMITTED, group["offsets"]).print(if_empty=f"{title}; it has no partitions.")
@@ -329,7 +326,6 @@ def _print_group(group: Mapping[str, Any], where: str) -> None:
 
 
 def _time_or_edge(given: str) -> int | str:
-    """Parse a time in ms or ISO 8601, or "earliest", "latest" or "max-timestamp" in place of one."""
     if given in (*_EDGES, "max_timestamp"):
         return given.replace("-", "_")
     return time_ms(given, *_EDGES)  # never negative, as what stands for the words is

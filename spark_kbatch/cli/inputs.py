@@ -548,10 +548,11 @@ def _read_csv(source: Input, reading: Reading) -> Iterator[Block]:
     start = _first_row(source)
     header = next(csv.reader(io.StringIO(start.decode("utf-8-sig", "replace"), newline="")), [])
     names = _columns_of(source, header, reading, "the first row has")
-    refused: list[Any] = []
+    refused: list[tuple[int, str]] = []  # rows, by their numbers; why
 
     def on_refused(row: Any) -> str:
-        refused.append(row)
+        has, wanted = row.actual_columns, row.expected_columns
+        refused.append((row.number, f"it has {has} columns, and the first row has {wanted}"))
         return "skip"
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -587,22 +588,15 @@ def _read_csv(source: Input, reading: Reading) -> Iterator[Block]:
         except pa.ArrowInvalid as error:
             raise ConfigError(f"{source.name}, after row {first_row - 1}: {error}") from None
         good, why = _converted(names, batch)
-        if refused and refused[0].number <= first_row + len(good):
-            row = refused[0]
-            good = good.slice(0, row.number - first_row)
-            why = (
-                f"it has {row.actual_columns} columns, and the first row has {row.expected_columns}"
-            )
+        if refused and refused[0][0] <= first_row + len(good):
+            number, why = refused[0]
+            good = good.slice(0, number - first_row)
         yield _block(source, good, "row", first_row)
         first_row += len(good)
         if why:
             raise ConfigError(f"{source.name}, row {first_row}: {why}")
-    if refused:  # after all others
-        row = refused[0]
-        raise ConfigError(
-            f"{source.name}, row {row.number}: it has {row.actual_columns} columns, and the first row has "
-            f"{row.expected_columns}"
-        )
+    for number, why in refused:  # after all others
+        raise ConfigError(f"{source.name}, row {number}: {why}")
 
 
 def _first_row(source: Input) -> bytes:

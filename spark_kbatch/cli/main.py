@@ -25,67 +25,51 @@ from spark_kbatch.cli.output import interrupts_told, warn
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import LogFormatter, log_level, visible
 
-# Every command by its group: its module in this package, its name there, and its first line of
+# Every command by its group: its module in this package, where its last word is its name, and its first line of
 # help. A run imports the module of its command alone, and the help of `kbatch` none.
 _GROUPS = {
     "Records": {
-        "produce": ("producing", "produce", "Write records from files or stdin to TOPIC."),
-        "consume": ("consuming", "consume", "Print records of topics."),
-        "export": ("exporting", "export", "Copy TOPIC into FILE, or a broker's log dir."),
-        "mirror": ("mirroring", "mirror", "Copy TOPICs to another cluster, exactly once."),
-        "offsets": ("groups", "offsets", "Find offsets of TOPIC by time, or of a group."),
-        "delete-records": (
-            "topics", "delete_records", "Delete the first records of partitions of TOPIC."
-        ),
-        "schemas": ("schemas", "schemas", "Show a topic's schemas in a registry, with their ids."),
-        "schemas infer": ("schemas", "infer", "Print a DDL for a sample of the JSON in TOPIC."),
-        "demo": ("demo", "demo", "Write, read and check a year of flights with Spark."),
+        "produce": ("producing", "Write records from files or stdin to TOPIC."),
+        "consume": ("consuming", "Print records of topics."),
+        "export": ("exporting", "Copy TOPIC into FILE, or a broker's log dir."),
+        "mirror": ("mirroring", "Copy TOPICs to another cluster, exactly once."),
+        "offsets": ("groups", "Find offsets of TOPIC by time, or of a group."),
+        "delete-records": ("topics", "Delete the first records of partitions of TOPIC."),
+        "schemas": ("schemas", "Show a topic's schemas in a registry, with their ids."),
+        "schemas infer": ("schemas", "Print a DDL for a sample of the JSON in TOPIC."),
+        "demo": ("demo", "Write, read and check a year of flights with Spark."),
     },
     "Topics": {
-        "topics": ("topics", "topics", "List topics, with their total offsets and bytes."),
-        "describe-topic": (
-            "topics", "describe_topic", "Show settings of topics, and their defaults."
-        ),
-        "create-topic": ("topics", "create_topic", "Create TOPIC."),
-        "create-partitions": (
-            "topics", "create_partitions", "Add partitions to TOPIC, up to TOTAL in all."
-        ),
-        "alter-topic": (
-            "topics", "alter_topic", "Change settings of TOPIC, and print all of them."
-        ),
-        "delete-topic": ("topics", "delete_topic", "Delete topics with all their records."),
+        "topics": ("topics", "List topics, with their total offsets and bytes."),
+        "describe-topic": ("topics", "Show settings of topics, and their defaults."),
+        "create-topic": ("topics", "Create TOPIC."),
+        "create-partitions": ("topics", "Add partitions to TOPIC, up to TOTAL in all."),
+        "alter-topic": ("topics", "Change settings of TOPIC, and print all of them."),
+        "delete-topic": ("topics", "Delete topics with all their records."),
     },
     "Groups": {
-        "groups": ("groups", "groups", "List consumer groups, and how far each is behind."),
-        "groups reset": ("groups", "reset", "Move the offsets of a consumer GROUP."),
-        "groups delete": ("groups", "delete", "Delete consumer GROUPs, with their offsets."),
-        "transactions": (
-            "transactions", "transactions",
-            "List transactions of clients, and what they hold.",
-        ),
-        "transactions abort": (
-            "transactions", "abort", "Abort open transactions of transactional IDs.",
-        ),
-        "transactions decide": (
-            "transactions", "decide",
-            "Abort or commit hanging transactions.",
-        ),
+        "groups": ("groups", "List consumer groups, and how far each is behind."),
+        "groups reset": ("groups", "Move the offsets of a consumer GROUP."),
+        "groups delete": ("groups", "Delete consumer GROUPs, with their offsets."),
+        "transactions": ("transactions", "List transactions of clients, and what they hold."),
+        "transactions abort": ("transactions", "Abort open transactions of transactional IDs."),
+        "transactions decide": ("transactions", "Abort or commit hanging transactions."),
     },
     "Upkeep": {
-        "describe": ("upkeep", "describe", "Show what there is in a cluster."),
-        "history": ("upkeep", "history", "List commits of Spark jobs, newest first."),
-        "verify": ("upkeep", "verify", "Check everything that is stored, and change nothing."),
-        "repair": ("upkeep", "repair", "Repair damaged logs, and report what was done."),
-        "gc": ("upkeep", "gc", "Delete expired segments and abandoned files."),
-        "log-dirs": ("upkeep", "log_dirs", "Show log dirs: their state, and what they hold."),
-        "dump": ("dumping", "dump", "Show the contents of a log's FILEs."),
-        "check": ("buckets", "check", "Try what the store of a bucket lets you do."),
-        "recover": ("buckets", "recover", "Recover a cluster from a replica of its bucket."),
-        "upgrade": ("buckets", "upgrade", "Let writers use the newest format in a bucket."),
+        "describe": ("upkeep", "Show what there is in a cluster."),
+        "history": ("upkeep", "List commits of Spark jobs, newest first."),
+        "verify": ("upkeep", "Check everything that is stored, and change nothing."),
+        "repair": ("upkeep", "Repair damaged logs, and report what was done."),
+        "gc": ("upkeep", "Delete expired segments and abandoned files."),
+        "log-dirs": ("upkeep", "Show log dirs: their state, and what they hold."),
+        "dump": ("dumping", "Show the contents of a log's FILEs."),
+        "check": ("upkeep", "Try what the store of a bucket lets you do."),
+        "recover": ("upkeep", "Recover a cluster from a replica of its bucket."),
+        "upgrade": ("upkeep", "Let writers use the newest format in a bucket."),
     },
     "Servers": {
-        "serve": ("serving", "serve", "Serve a cluster to any Kafka client."),
-        "ui": ("serving", "ui", "Show topics, records, groups, commits in a browser."),
+        "serve": ("serving", "Serve a cluster to any Kafka client."),
+        "ui": ("serving", "Show topics, records, groups, commits in a browser."),
     },
 }  # fmt: skip
 _COMMANDS = {name: one for commands in _GROUPS.values() for name, one in commands.items()}
@@ -112,7 +96,8 @@ class _Commands(click.Group):
         """Import a command; return None if there is none of this name."""
         if cmd_name not in _COMMANDS:
             return None
-        module, name, _help = _COMMANDS[cmd_name]
+        module, _help = _COMMANDS[cmd_name]
+        name = cmd_name.split()[-1].replace("-", "_")
         found: click.Command = getattr(importlib.import_module(f"spark_kbatch.cli.{module}"), name)
         return found
 
@@ -123,7 +108,7 @@ class _Commands(click.Group):
         for group, commands in _GROUPS.items():
             rows = [
                 (name.ljust(longest), click.Command(name, help=text).get_short_help_str(room))
-                for name, (_module, _name, text) in commands.items()
+                for name, (_module, text) in commands.items()
             ]
             with formatter.section(group):
                 formatter.write_dl(rows)

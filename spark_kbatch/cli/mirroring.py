@@ -109,15 +109,8 @@ def _sum(before: MirrorProgress, done: MirrorProgress) -> MirrorProgress:
 
 
 def _as_json(done: MirrorProgress) -> dict[str, Any]:
-    return {
-        "records": done.records_count,
-        "size_in_bytes": done.size_in_bytes,
-        "units": done.units,
-        "batches_kept": done.batches_kept,
-        "batches_encoded": done.batches_encoded,
-        "offsets_left": done.offsets_left,
-        "topics_created": list(done.topics_created),
-    }
+    row = done._asdict()
+    return {"records": row.pop("records_count"), **row}
 
 
 def _summary(done: MirrorProgress, topics: list[str], target: str) -> str:
@@ -140,7 +133,6 @@ def _summary(done: MirrorProgress, topics: list[str], target: str) -> str:
 
 @contextlib.contextmanager
 def _progress_bar(topics: list[str]) -> Iterator[OnProgress]:
-    """Show a progress bar of the offsets left to mirror; yield its update function."""
     with progress_bar(", ".join(topics)) as show:
         most_left = 0
 

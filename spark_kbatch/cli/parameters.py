@@ -197,7 +197,6 @@ def config_option(what: str) -> Callable[[Any], Any]:
     """Return the option `--config`, of KEY=VALUE, which may be repeated."""
     return click.option(
         "--config",
-        "given",
         metavar="KEY=VALUE",
         multiple=True,
         callback=parsed(_settings),

@@ -51,7 +51,8 @@ def with_path(context: click.Context, command: click.Command, words: list[str]) 
     if not (default and arguments and isinstance(arguments[0], PathArgument)):
         return words
     first = _first_argument(context, command, words)
-    if first is not None and (len(arguments) == 1 or _is_path(first)):
+    is_path = first is not None and ("/" in first or first in (".", "..", "~") or is_address(first))
+    if is_path or (first is not None and len(arguments) == 1):
         return words
     if first is not None and Path(first).is_dir() and not context.resilient_parsing:
         raise click.UsageError(
@@ -72,10 +73,6 @@ def _first_argument(context: click.Context, command: click.Command, words: list[
     except click.UsageError:
         return None  # which the command itself will find
     return found[0] if found else None
-
-
-def _is_path(word: str) -> bool:
-    return "/" in word or word in (".", "..", "~") or is_address(word)
 
 
 FOLDER, BUCKET, REMOTE = "a folder", "a bucket", "a real cluster"  # what a command works on

@@ -31,7 +31,7 @@ from spark_kbatch.cli.output import (
     unshown,
     warn,
 )
-from spark_kbatch.cli.parameters import config_option, ensure_one_of, examples, parsed
+from spark_kbatch.cli.parameters import config_option, ensure_one_of, examples, gathered, parsed
 from spark_kbatch.cli.paths import Place, client_options, place_argument, topic_argument
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import (
@@ -106,6 +106,26 @@ def _columns(text: str) -> dict[str, str]:
     return found
 
 
+# The form of the input, which the command gets as its argument `form`.
+_forms_options = gathered(
+    "form",
+    [
+        click.option("--format", "format_name", type=click.Choice(FORMATS), help="Format of the input; by default a file's name tells: .json, .jsonl and .ndjson, .csv, .parquet, or else lines."),
+        click.option("--key-separator", "-K", metavar="TEXT", callback=parsed(_separator), help=r"Separator between key and value in each line, such as : or \t."),
+        click.option("--key-field", metavar="NAME", help="Take each line as a JSON object that is the value as it is, and the key from this field of it."),
+        click.option("--null-marker", metavar="TEXT", help="Take a key or value that is exactly this as null, in lines and in CSV; in CSV by default an empty cell without quotes."),
+        click.option("--columns", metavar="COLUMN=NAME,...", callback=parsed(_columns), help="Take only these columns, from columns or fields with these names, such as key=id,value=payload."),
+    ],
+)  # fmt: skip
+# Of what is in it, the formats that have it.
+_FORMATS_WITH = {
+    "key_separator": ("lines",),
+    "key_field": ("lines",),
+    "null_marker": ("lines", "csv"),
+    "columns": ("json", "csv", "parquet"),
+}
+
+
 @click.command(
     epilog=examples(
         "kbatch produce my-cluster readings -K : < lines.txt",
@@ -115,11 +135,7 @@ def _columns(text: str) -> dict[str, str]:
 @place_argument()
 @topic_argument
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))  # fmt: skip
-@click.option("--format", "format_name", type=click.Choice(FORMATS), help="Format of the input; by default a file's name tells: .json, .jsonl and .ndjson, .csv, .parquet, or else lines.")  # fmt: skip
-@click.option("--key-separator", "-K", metavar="TEXT", callback=parsed(_separator), help=r"Separator between key and value in each line, such as : or \t.")  # fmt: skip
-@click.option("--key-field", metavar="NAME", help="Take each line as a JSON object that is the value as it is, and the key from this field of it.")  # fmt: skip
-@click.option("--null-marker", metavar="TEXT", help="Take a key or value that is exactly this as null, in lines and in CSV; in CSV by default an empty cell without quotes.")  # fmt: skip
-@click.option("--columns", metavar="COLUMN=NAME,...", callback=parsed(_columns), help="Take only these columns, from columns or fields with these names, such as key=id,value=payload.")  # fmt: skip
+@_forms_options
 @click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, callback=parsed(_headers), help="Add this header to each record that has none; may be repeated.")  # fmt: skip
 @click.option("--partition", "-p", type=click.IntRange(0, INT_MAX), metavar="PARTITION", help="Write to this partition; by default to the one that a record names, or else as Kafka's producer chooses by key.")  # fmt: skip
 @click.option(
@@ -137,16 +153,12 @@ def produce(
     place: Place,
     topic: str,
     files: Sequence[str],
-    format_name: str | None,
-    key_separator: bytes | None,
-    key_field: str | None,
-    null_marker: str | None,
-    columns: dict[str, str] | None,
+    form: dict[str, Any],
     headers: list[dict[str, Any]],
     partition: int | None,
     compression_type: str | None,
     acks: str | None,
-    given: dict[str, str],
+    config: dict[str, str],
     create: bool | None,
 ) -> None:
     r"""Write records from files or stdin to TOPIC.
@@ -165,7 +177,7 @@ def produce(
     of_producer = {key: value for key, value in client.items() if topic_key(key) in _PRODUCER_KEYS}
     rest = {key: value for key, value in client.items() if key not in of_producer}
     place = place._replace(client=rest)
-    options = _producer_options(of_producer | given, compression_type, acks)
+    options = _producer_options(of_producer | config, compression_type, acks)
     in_folder = not is_address(place.path)
     if in_folder:
         create = create is not False
@@ -173,10 +185,7 @@ def produce(
     elif create and topic == _COLUMN_TOPIC:
         raise click.UsageError("--create needs the name of a topic, and TOPIC is -")
     ensure_one_of("--key-separator", "--key-field")
-    readings = [
-        (name, _reading(name, format_name, key_separator, key_field, null_marker, columns))
-        for name in files or [_STDIN]
-    ]
+    readings = [(name, _reading(name, **form)) for name in files or [_STDIN]]
     started = monotonic_s()
     why: BaseException | None = None
     with place.open_own(create=bool(create)) as cluster:
@@ -288,7 +297,6 @@ def _send_rest(producer: Producer) -> None:
 
 
 def _written(producer: Producer) -> int:
-    """Return how many records are in the log so far."""
     return sum(one.records_count for one in producer.written().values())
 
 
@@ -306,35 +314,24 @@ def _producer_options(
     return _DEFAULTS | keys | {key: value for key, value in own.items() if value is not None}
 
 
-def _reading(
-    name: str,
-    format_name: str | None,
-    key_separator: bytes | None,
-    key_field: str | None,
-    null_marker: str | None,
-    columns: dict[str, str] | None,
-) -> Reading:
+def _reading(name: str, format_name: str | None = None, **form: Any) -> Reading:
     if format_name is None:
         format_name = "json" if is_json() and name == _STDIN else format_of(name)
-        if format_name == "json" and key_field is not None:
+        if format_name == "json" and "key_field" in form:
             format_name = "lines"  # of JSON objects that are no records
-    for option, value, formats in (
-        ("--key-separator", key_separator, ("lines",)),
-        ("--key-field", key_field, ("lines",)),
-        ("--null-marker", null_marker, ("lines", "csv")),
-        ("--columns", columns, ("json", "csv", "parquet")),
-    ):
-        if value is not None and format_name not in formats:
+    for part in form:
+        formats = _FORMATS_WITH[part]
+        if format_name not in formats:
             raise click.UsageError(
-                f"{option} is for {' and '.join(formats)}, and {_shown_name(name)} is read as {format_name}"
+                f"--{part.replace('_', '-')} is for {' and '.join(formats)}, and {_shown_name(name)} is read as "
+                f"{format_name}"
             )
-    return Reading(format_name, key_separator, null_marker, columns, key_field)
+    return Reading(format_name, **form)
 
 
 def _blocks_of(
     readings: Sequence[tuple[str, Reading]], topic: str, records_count: Callable[[], int]
 ) -> Iterator[Block]:
-    """Yield the records of all input files of `kbatch produce`, with a progress bar."""
     for name, reading in readings:
         with contextlib.ExitStack() as stack:
             stream: BinaryIO = sys.stdin.buffer
@@ -366,7 +363,6 @@ def _shown_name(name: str) -> str:
 def _completed(
     rows: pa.RecordBatch, headers: list[dict[str, Any]], partition: int | None
 ) -> pa.RecordBatch:
-    """Return rows of input with the headers and the partition given as options of the command."""
     columns = dict(zip(rows.schema.names, rows.columns, strict=True))
     if partition is not None:
         columns["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), len(rows))

@@ -122,7 +122,6 @@ def _object(one: RegisteredSchema, *, is_deleted: bool) -> dict[str, Any]:
 
 
 def _described(row: Mapping[str, Any]) -> str:
-    """Return what a schema is, in a few words."""
     try:
         tree = json.loads(row["schema"])
     except ValueError:

@@ -25,6 +25,7 @@ from spark_kbatch.cli.parameters import (
     config_option,
     examples,
     foreign_end_option,
+    gathered,
     log_format_option,
     parsed,
     registry_options,
@@ -61,7 +62,6 @@ _OPTIONS_OF_SERVE = {
 
 
 def _listen_option(name: str, what: str, default: str | None = None) -> Callable[[Any], Any]:
-    """Return an option for an address to listen on."""
     return click.option(
         name,
         metavar="HOST:PORT",
@@ -144,19 +144,28 @@ def _token_in(path: str) -> str:
     return token
 
 
+# What `Cluster.serve` takes too, which the command gets as its argument `options`.
+_serving_options = gathered(
+    "options",
+    [
+        click.option("--advertise", metavar="HOST:PORT", callback=parsed(_advertised), help="Address that clients connect to, if not the one that they have reached."),
+        click.option("--auto-create/--no-auto-create", default=ServerConfig.auto_create_topics_enable, show_default=True, help="Whether a topic is created when a client asks for it."),
+        click.option("--partitions", "num_partitions", type=click.IntRange(1, PARTITIONS_MAX), metavar="N", default=ServerConfig.num_partitions, show_default=True, help="Number of partitions of such a topic."),
+        click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), metavar="N", default=ServerConfig.default_replication_factor, show_default=True, help="Number of its replicas, each in its own log dir."),
+        click.option(
+            "--flush",
+            is_flag=True,
+            default=ServerConfig.flush,
+            help="Flush batches to disk before they are acknowledged.",
+        ),
+    ],
+)  # fmt: skip
+
+
 @click.command(epilog=examples("kbatch serve my-cluster --listen 127.0.0.1:9092 --partitions 4"))
 @folder_argument
 @_listen_option("--listen", "Address to listen on", default="127.0.0.1:9092")
-@click.option("--advertise", metavar="HOST:PORT", callback=parsed(_advertised), help="Address that clients connect to, if not the one that they have reached.")  # fmt: skip
-@click.option("--auto-create/--no-auto-create", default=ServerConfig.auto_create_topics_enable, show_default=True, help="Whether a topic is created when a client asks for it.")  # fmt: skip
-@click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), metavar="N", default=ServerConfig.num_partitions, show_default=True, help="Number of partitions of such a topic.")  # fmt: skip
-@click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), metavar="N", default=ServerConfig.default_replication_factor, show_default=True, help="Number of its replicas, each in its own log dir.")  # fmt: skip
-@click.option(
-    "--flush",
-    is_flag=True,
-    default=ServerConfig.flush,
-    help="Flush batches to disk before they are acknowledged.",
-)
+@_serving_options
 @config_option("Set another option of the server")
 @_listen_option(
     "--http",
@@ -169,12 +178,8 @@ def _token_in(path: str) -> str:
 def serve(
     path: str,
     listen: tuple[str, int],
-    advertise: str | None,
-    auto_create: bool,
-    partitions: int,
-    replication_factor: int,
-    flush: bool,
-    given: dict[str, str],
+    options: dict[str, Any],
+    config: dict[str, str],
     http: tuple[str, int] | None,
     create: bool,
     log_format: str,
@@ -186,25 +191,16 @@ def serve(
     There is no authentication, so by default only this machine can connect. Spark jobs and producers on PATH go on beside the server.
     SIGUSR1 prints metrics, as a line of JSON; with --json they are printed at the end, too.
     """
-    for key in given:
+    for key in config:
         if topic_key(key) in _OPTIONS_OF_SERVE:
             raise click.UsageError(f"{key!r} is given by {_OPTIONS_OF_SERVE[topic_key(key)]}")
     if http is None and (visitors["token_file"] or visitors["hosts"] or not visitors["token"]):
         raise click.UsageError("--no-token, --token-file and --allow-host go with --http")
-    options: dict[str, Any] = dict(given)
     _be_a_server()
     with (
         _signals() as next_signal,
         cluster_to_write(path) if create else Cluster(path) as cluster,
-        cluster.serve(
-            *listen,
-            advertise=advertise,
-            auto_create=auto_create,
-            num_partitions=partitions,
-            replication_factor=replication_factor,
-            flush=flush,
-            **options,
-        ) as server,
+        cluster.serve(*listen, **(options | config)) as server,
         contextlib.ExitStack() as closing,
     ):
         url = None

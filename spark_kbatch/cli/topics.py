@@ -353,7 +353,8 @@ def _settings_shown(topics: Iterable[Topic]) -> Iterator[dict[str, Any]]:
         defaults = _by_key(TopicConfig()) if topic.config is not None else {}
         own = {"num.partitions": topic.partitions, "replication.factor": topic.replication_factor}
         for key, value in (own | _settings(topic)).items():
-            texts = {"value": _text(value), "default": _text(defaults.get(key))}
+            # A number here is no count, and has no commas.
+            texts = {"value": text_of(value), "default": text_of(defaults.get(key))}
             yield {"topic": topic.name, "setting": key, **texts}
 
 
@@ -369,10 +370,6 @@ def _settings(topic: Topic) -> dict[str, Any]:
 
 def _by_key(config: TopicConfig) -> dict[str, Any]:
     return {topic_key(name): value for name, value in asdict(config).items()}
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)  # a number here is no count, and has no commas
 
 
 def _topic_as_json(topic: Topic | RemoteTopic) -> dict[str, Any]:
@@ -397,32 +394,18 @@ def _topic_as_json(topic: Topic | RemoteTopic) -> dict[str, Any]:
 @click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), metavar="N", help="Number of partitions; by default 1 in a folder, and what a real cluster has as its default.")  # fmt: skip
 @click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), metavar="N", help="Number of replicas, each in its own log dir or on its own broker; by default as for partitions.")  # fmt: skip
 @config_option("Set KEY of the topic to VALUE")
-@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists with all that is given here.")  # fmt: skip
+@click.option("--if-not-exists", "exist_ok", is_flag=True, help="Do nothing if the topic exists with all that is given here.")  # fmt: skip
 @click.option("--create/--no-create", default=True, show_default=True, help="Whether to create the cluster in a folder if there is none.")  # fmt: skip
 @client_options
 @json_option
-def create_topic(
-    place: Place,
-    topic: str,
-    partitions: int | None,
-    replication_factor: int | None,
-    given: dict[str, str],
-    if_not_exists: bool,
-    create: bool,
-) -> None:
+def create_topic(place: Place, topic: str, create: bool, **settings: Any) -> None:
     """Create TOPIC.
 
     PATH may be HOST:PORT of a real cluster, whose brokers say which settings there are.
     """
     cluster = place.open_own(create=create)
     try:
-        made = cluster.create_topic(
-            topic,
-            partitions=partitions,
-            replication_factor=replication_factor,
-            config=given,
-            exist_ok=if_not_exists,
-        )
+        made = cluster.create_topic(topic, **settings)
     except TopicAlreadyExistsError as error:
         if error.differs:
             raise
@@ -468,15 +451,15 @@ def create_partitions(place: Place, topic: str, total: int) -> None:
 @click.option("--reset", metavar="KEY", multiple=True, help="Reset KEY to its default; may be repeated.")  # fmt: skip
 @client_options
 @json_option
-def alter_topic(place: Place, topic: str, given: dict[str, str], reset: Sequence[str]) -> None:
+def alter_topic(place: Place, topic: str, config: dict[str, str], reset: Sequence[str]) -> None:
     """Change settings of TOPIC, and print all of them.
 
     PATH may be HOST:PORT of a real cluster, whose brokers say which settings there are.
     """
-    twice = sorted(set(map(topic_key, given)) & set(map(topic_key, reset)))
+    twice = sorted(set(map(topic_key, config)) & set(map(topic_key, reset)))
     if twice:
         raise click.UsageError(f"{twice[0]!r} is given to both --config and --reset")
-    cluster, changes = place.open_own(), given | dict.fromkeys(reset)
+    cluster, changes = place.open_own(), config | dict.fromkeys(reset)
     settings = _settings(cluster.alter_topic(topic, changes) if changes else cluster.topic(topic))
     tell(
         {"topic": topic, "config": settings}, *(f"{key}={value}" for key, value in settings.items())
@@ -507,38 +490,29 @@ def delete_topic(place: Place, names: Sequence[str], yes: bool, dry_run: bool) -
 def _contents(cluster: Cluster, name: str) -> dict[str, int | None]:
     """Return a topic's numbers of partitions, offsets and bytes; None where its logs cannot be read.
 
-    Internal topics are refused.
+    Topics that the cluster alone changes are refused.
     """
-    if cluster.is_remote:
-        return _contents_remotely(cluster, name)
-    ensure_not_internal(name)
-    partitions = cluster.topic(name).partitions
-    try:
-        rows = cluster.describe([name])
-    except (KBatchError, OSError):
-        return {"num_partitions": partitions, "offsets": None, "size_in_bytes": None}
-    if any(row.error for row in rows):
-        return {"num_partitions": partitions, "offsets": None, "size_in_bytes": None}
-    offsets = sum(row.offsets.offsets_count for row in rows)
-    size = sum(row.size_in_bytes for row in rows)
-    return {"num_partitions": partitions, "offsets": offsets, "size_in_bytes": size}
-
-
-def _contents_remotely(cluster: Cluster, name: str) -> dict[str, int | None]:
-    topic = cluster.topic(name)
     _ensure_changeable(cluster, name)
-    edges = _led_offsets(cluster, [topic])
-    offsets = sum(one.offsets_count for one in edges.values())
-    return {
-        "num_partitions": topic.partitions,
-        "offsets": offsets if len(edges) == topic.partitions else None,
-        "size_in_bytes": None,
-    }
+    topic = cluster.topic(name)
+    offsets = size = None
+    if cluster.is_remote:
+        edges = _led_offsets(cluster, [topic])
+        if len(edges) == topic.partitions:
+            offsets = sum(one.offsets_count for one in edges.values())
+    else:
+        with contextlib.suppress(KBatchError, OSError):
+            rows = cluster.describe([name])
+            if not any(row.error for row in rows):
+                offsets = sum(row.offsets.offsets_count for row in rows)
+                size = sum(row.size_in_bytes for row in rows)
+    return {"num_partitions": topic.partitions, "offsets": offsets, "size_in_bytes": size}
 
 
 def _ensure_changeable(cluster: Cluster, name: str) -> None:
-    """Refuse a real cluster's own topic before the question, and in a dry run."""
-    if name not in cluster.topic_names():
+    """Refuse a topic that is the cluster's own before the question, and in a dry run."""
+    if not cluster.is_remote:
+        ensure_not_internal(name)
+    elif cluster.topic(name).name not in cluster.topic_names():
         raise ConfigError(f"topic {name!r} is the cluster's own, which alone changes it")
 
 
@@ -619,10 +593,7 @@ def _records_below(
         UnknownTopicOrPartitionError: a partition does not exist.
         ConfigError: the topic is internal.
     """
-    if not cluster.is_remote:
-        ensure_not_internal(topic)
-    else:
-        _ensure_changeable(cluster, cluster.topic(topic).name)
+    _ensure_changeable(cluster, topic)
     rows = cluster.describe([topic])
     for row in rows:
         if row.error and row.topic_partition.partition in offsets:

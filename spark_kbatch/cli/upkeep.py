@@ -1,7 +1,7 @@
-"""Commands that look after what is stored: describe, history, verify, repair, gc, log-dirs.
+"""Commands that look after what is stored: describe, history, verify, repair, gc, log-dirs, check, upgrade, recover.
 
-All but `log-dirs`, which is for disks, do the same for each place: a folder or a bucket, and where
-nothing is changed also what a broker left. What they show differs, as what there is does.
+The first five do the same for each place: a folder or a bucket, and where nothing is changed also what a broker
+left. What they show differs, as what there is does. `log-dirs` is for disks, and the last three are for buckets.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ import itertools
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+import spark_kbatch
 from spark_kbatch import Cluster, Commit
 from spark_kbatch.cli.output import (
     LOOK,
+    OnProgress,
+    Table,
     asked_to_stop,
     confirm,
     dry_run_option,
@@ -70,6 +73,8 @@ if TYPE_CHECKING:
     from spark_kbatch.bucket.happenings import Happening, Happenings
     from spark_kbatch.bucket.maintenance import BucketDescription, Maintained, Merged, Stored
     from spark_kbatch.bucket.mending import BucketRepair
+    from spark_kbatch.bucket.probe import TriedStore
+    from spark_kbatch.bucket.recovery import Chain, LostRange
     from spark_kbatch.store.reports import Garbage, GivenUp
 
 _NUMBER = re.compile(r"[0-9]{1,20}")
@@ -119,31 +124,24 @@ def describe(place: Place, prometheus: bool) -> None:
 def _of_place(cluster: Cluster) -> tuple[Mapping[str, Any], Mapping[str, str]]:
     """Return what there is in a place that is no bucket: for JSON, and in words by name."""
     store, partitions = store_of(cluster), cluster.describe(names := cluster.topic_names())
-    log_dirs = [] if store.disks is None else store.disks.log_dirs(writes=False)
-    size = None if cluster.is_remote else sum(max(one.size_in_bytes, 0) for one in partitions)
+    sizes = [max(one.size_in_bytes, 0) for one in partitions]
     row: dict[str, Any] = {
         "cluster_id": store.cluster_id or None,
+        "server": served_at(cluster),
         "topics": len(names),
         "partitions": len(partitions),
         "offsets": sum(one.offsets.offsets_count for one in partitions),
-        "size_in_bytes": size,
+        "size_in_bytes": None if cluster.is_remote else sum(sizes),
         "groups": len(cluster.groups()) if cluster.has("groups") else None,
         "commits": len(cluster.commit_numbers()) if cluster.has("commits") else None,
-        "server": served_at(cluster),
-        "log_dirs": [one._asdict() for one in log_dirs],
     }
-    bytes_ = "" if size is None else f", {size:,} bytes"
     shown = {
-        "cluster": row["cluster_id"] or "of an id that is not known",
-        "topics": f"{len(names):,}, with {counted(len(partitions), 'partition')}",
-        "records": f"{counted(row['offsets'], 'offset')}{bytes_}",
-        **{name: f"{row[name]:,}" for name in ("groups", "commits") if row[name] is not None},
-        "server": row["server"] or "none runs",
-        **{f"log dir {one.node_id}": f"{one.state}, {one.path}" for one in log_dirs},
+        name.replace("_", " "): f"{value:,}" if isinstance(value, int) else value or "none"
+        for name, value in row.items()
     }
-    if not cluster.has("server") and not cluster.is_remote:
-        del shown["server"]
-    return row, shown
+    log_dirs = [] if store.disks is None else store.disks.log_dirs(writes=False)
+    states = {f"log dir {one.node_id}": f"{one.state}, {one.path}" for one in log_dirs}
+    return row | {"log_dirs": [one._asdict() for one in log_dirs]}, shown | states
 
 
 def _of_bucket(found: BucketDescription) -> tuple[Mapping[str, Any], Mapping[str, str]]:
@@ -558,7 +556,6 @@ def _garbage_told(
 
 
 def _kept(waiting: Waiting) -> str:
-    """Return a sentence about files that are kept for now."""
     what, name, size_in_bytes, written_ms, until_ms = waiting
     until = f"kept until {iso_time(until_ms)}"
     if what == "overwritten":
@@ -588,19 +585,20 @@ def _maintenance(
     """
     from spark_kbatch.bucket.maintenance import Maintenance  # noqa: PLC0415  only for a bucket
 
+    title = f"Maintaining {place.path}"
     with _telling_damage(place):
         maintenance = Maintenance(place.path, place.store_options)
     if erase is not None:
         if not yes:
             confirm([f"{place.path}: topic {erase} with all its records"], "erase", "erased")
-        with _progress(place.path) as on_progress:
-            maintenance.erase(erase, on_progress=on_progress)
+        with progress_bar(title) as bar:
+            maintenance.erase(erase, on_progress=_merging(bar))
         if not is_json():
             print_line(visible(f"{erase} is deleted. Its bytes go in a week, if maintenance runs."))
 
     def run() -> bool:
-        with _telling_damage(place), _progress(place.path) as on_progress:
-            done = maintenance.run(dry_run=dry_run, on_progress=on_progress)
+        with _telling_damage(place), progress_bar(title) as bar:
+            done = maintenance.run(dry_run=dry_run, on_progress=_merging(bar))
         row = {
             "starts": {str(tp): offset for tp, offset in done.starts.items()},
             "merged": done.merged._asdict(),
@@ -628,15 +626,11 @@ def _telling_damage(place: Place) -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def _progress(path: str) -> Iterator[Callable[[Merged, int], object]]:
-    """Show a progress bar of the bytes to merge; yield its update function."""
-    with progress_bar(f"Maintaining {path}") as show_progress:
-
-        def update(merged: Merged, total_bytes: int) -> None:
-            show_progress(merged.size_in_bytes, total_bytes, counted(merged.segments, "segment"))
-
-        yield update
+def _merging(bar: OnProgress) -> Callable[[Merged, int], object]:
+    """Return what shows the bytes to merge in a progress bar."""
+    return lambda merged, total_bytes: bar(
+        merged.size_in_bytes, total_bytes, counted(merged.segments, "segment")
+    )
 
 
 def _maintained_lines(done: Maintained, *, dry_run: bool) -> Iterator[str]:
@@ -668,44 +662,51 @@ def _maintained_lines(done: Maintained, *, dry_run: bool) -> Iterator[str]:
         yield "Nothing to do."
 
 
-def _restored(
-    path: str, log_dirs: str, without_nodes: tuple[int, ...], *, yes: bool, dry_run: bool
-) -> Cluster | None:
-    """Return the cluster at PATH, restored from its log dirs; what is given up for that is asked and told.
+def _give_up(
+    act: Callable[..., Sequence[GivenUp]], *others: str, asks: bool, dry_run: bool
+) -> Sequence[GivenUp]:
+    """Give records up, after the question, and tell which; in a dry run only tell.
 
-    In a dry run it is only told, and None is returned.
+    Args:
+        act: does it, or with its argument `dry_run` only says what would be given up.
+        others: what else would be.
+        asks: whether to ask.
+        dry_run: whether it is one.
     """
-    lost = given_up_by_restore(path, log_dirs, without_nodes) if without_nodes else None
-    if dry_run:
-        _print_given_up(lost or [], dry_run=True)
-        return None
-    if lost is not None and not yes:
-        nodes = ", ".join(map(str, without_nodes))
-        _ask_to_give_up(
-            lost, f"changes that only node {nodes} knows: of topics, leaders and commits"
-        )
-    cluster = Cluster(path, create=True, log_dirs=log_dirs, without_nodes=without_nodes)
-    _print_given_up(lost or [])
-    return cluster
-
-
-def _ask_to_give_up(lost: Sequence[GivenUp], *others: str) -> None:
-    lines = [*others, *(f"{one.topic_partition}: {_what_is_lost(one)}" for one in lost)]
-    if lines:
-        confirm(lines, "give this up", "given up", LOOK)
-
-
-def _print_given_up(lost: Sequence[GivenUp], *, dry_run: bool = False) -> None:
-    if dry_run and not lost and not is_json():
+    if asks and not dry_run:
+        lost = [f"{one.topic_partition}: {_what_is_lost(one)}" for one in act(dry_run=True)]
+        if others or lost:
+            confirm([*others, *lost], "give this up", "given up", LOOK)
+    found, outcome = act(dry_run=dry_run), "would be given up" if dry_run else "given up"
+    if dry_run and not found and not is_json():
         print_line("nothing would be given up")
-    for one in lost:
+    for one in found:
         if is_json():
             offsets = {"first_offset": one.first_offset, "end_offset": one.end_offset}
-            what = one.topic_partition._asdict() | offsets
-            print_json({"would_be_given_up" if dry_run else "given_up": what})
+            print_json({outcome.replace(" ", "_"): one.topic_partition._asdict() | offsets})
         else:
-            outcome = "would be given up" if dry_run else "given up"
             warn(f"{one.topic_partition}: {outcome}: {_what_is_lost(one)}")
+    return found
+
+
+def _restore(
+    path: str, log_dirs: str, without_nodes: tuple[int, ...], *, yes: bool, dry_run: bool
+) -> None:
+    """Restore the cluster at PATH from its log dirs; in a dry run only tell what would be given up for that."""
+    lost = given_up_by_restore(path, log_dirs, without_nodes) if without_nodes else None
+    nodes = ", ".join(map(str, without_nodes))
+
+    def act(*, dry_run: bool) -> Sequence[GivenUp]:
+        if not dry_run:
+            Cluster(path, create=True, log_dirs=log_dirs, without_nodes=without_nodes)
+        return lost or []
+
+    _give_up(
+        act,
+        f"changes that only node {nodes} knows: of topics, leaders and commits",
+        asks=lost is not None and not yes,
+        dry_run=dry_run,
+    )
 
 
 def _what_is_lost(lost: GivenUp) -> str:
@@ -758,34 +759,21 @@ def log_dirs(
         raise click.UsageError(
             "--dry-run goes with one of --replace, --elect-unclean and --restore"
         )
-    if restore is None:
-        cluster = Cluster(path)
-    else:
-        restored = _restored(path, restore, without_node, yes=yes, dry_run=dry_run)
-        if restored is None:
+    if restore is not None:
+        _restore(path, restore, without_node, yes=yes, dry_run=dry_run)
+        if dry_run:
             return
-        cluster = restored
-    if dry_run:
-        lost = (
-            []
-            if replace is None
-            else cluster.replace_log_dir(replace, unclean=unclean, dry_run=True)
-        )
-        if elect_unclean is not None:
-            lost += cluster.elect_unclean(elect_unclean, dry_run=True)
-        _print_given_up(lost, dry_run=True)
-        return
+    cluster = Cluster(path)
     if replace is not None:
-        if unclean and not yes:
-            _ask_to_give_up(cluster.replace_log_dir(replace, unclean=True, dry_run=True))
-        _print_given_up(cluster.replace_log_dir(replace, unclean=unclean))
+        act = functools.partial(cluster.replace_log_dir, replace, unclean=unclean)
+        _give_up(act, asks=unclean and not yes, dry_run=dry_run)
     if elect_unclean is not None:
-        if not yes:
-            _ask_to_give_up(cluster.elect_unclean(elect_unclean, dry_run=True))
-        lost = cluster.elect_unclean(elect_unclean)
-        for one in lost:
-            warn(f"{one.topic_partition}: a replica that was not in sync leads")
-        _print_given_up(lost)
+        act = functools.partial(cluster.elect_unclean, elect_unclean)
+        for one in _give_up(act, asks=not yes, dry_run=dry_run):
+            if not dry_run:
+                warn(f"{one.topic_partition}: a replica that was not in sync leads")
+    if dry_run:
+        return
     if replicate or replace is not None:
         cluster.replicate()
     found = cluster.log_dirs()
@@ -800,3 +788,230 @@ _LOG_DIRS = (
     number("node", "node_id"), number("replicas"), number("leaders"), number("not in sync"), number("staged bytes", "staged_size_in_bytes"),
     text("path"), text("state", lambda row: ": ".join(filter(None, (row["state"], row["why_offline"])))),
 )  # fmt: skip
+
+
+@click.command(
+    epilog=examples(
+        "kbatch check s3://my-bucket/events", "kbatch check s3://my-bucket/events --trial"
+    )
+)
+@place_argument(BUCKET)
+@click.option(
+    "--trial",
+    is_flag=True,
+    help="Try the store itself for some minutes, with a number of requests that is printed first, "
+    "and print a report.",
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="MINUTES",
+    help="How long the trial lasts; what it asks for grows with it.",
+)
+@client_options
+@json_option
+def check(place: Place, trial: bool, minutes: float) -> None:
+    """Try what the store of a bucket lets you do.
+
+    PATH is its URL. Each right is tried, with an object of its own, and named as the store's policies name it.
+    Where they suffice, the store itself is tried as before a cluster is created. The exit code is 1 if this process
+    cannot read, or if the store would lose commits.
+    With --trial the report that is printed in the end has no name of yours in it, so that it can be
+    shown to others.
+    """
+    if trial:
+        refuse_beside("--trial", trial, "--json")
+        _try_for(place, minutes)
+        return
+    from spark_kbatch.bucket.probe import READING, try_store  # noqa: PLC0415  only for a bucket
+
+    found = try_store(place.path, place.store_options)
+    rights = [
+        {
+            "right": one.what, "name": one.name, "needed_for": one.needed_for,
+            "is_allowed": one.is_allowed, "refusal": one.refusal,
+        }
+        for one in found.rights
+    ]  # fmt: skip
+    if not is_json():
+        Table(f"Rights at {place.path}", _RIGHTS, rights).print()
+    tell(
+        {
+            "rights": rights, "faults": None if found.faults is None else [*found.faults],
+            "cluster_id": found.cluster_id or None, "entries": found.entries, "left": found.left or None,
+        },
+        *_check_lines(found),
+    )  # fmt: skip
+    for right in found.rights:
+        if not (right.is_allowed or is_json()):
+            warn(f"{right.name} is missing: {right.refusal}")
+    if found.faults or not found.may(READING):
+        sys.exit(1)
+
+
+_RIGHTS = (
+    word("right", "name"),
+    word("allowed", lambda right: "yes" if right["is_allowed"] else "no"),
+    word("needed for"),
+)
+
+
+def _try_for(place: Place, minutes: float) -> None:
+    from spark_kbatch.bucket import trial  # noqa: PLC0415  only for a bucket
+
+    rounds = max(round(minutes * 60 / trial.ROUND_S), 1)
+    found = trial.StoreTrial(place.path, place.store_options)
+    warn(trial.announcement(rounds))
+    found.run(rounds)
+    for line in found.report_lines(spark_kbatch.__version__):
+        print_line(visible(line))
+    if found.faults or not found.ahead_ms:
+        sys.exit(1)
+
+
+def _check_lines(found: TriedStore) -> Iterable[str]:
+    if found.faults is None:
+        yield "The store was not tried, for want of a right."
+    elif found.faults:
+        yield f"The store loses commits: {found.faults[0]}."
+    else:
+        yield "The store passed."
+    if found.cluster_id:
+        yield f"Cluster {found.cluster_id} is there, with {found.entries:,} entries."
+    elif all(right.is_allowed for right in found.rights[:2]):
+        yield "No cluster is there."
+    if found.left:
+        yield f"{found.left} stays there."
+    yield "Parts of uploads that fail stay until a rule of the bucket removes them: let one do so after 8 days."
+
+
+@click.command(epilog=examples("kbatch upgrade s3://my-bucket/events"))
+@place_argument(BUCKET)
+@client_options
+def upgrade(place: Place) -> None:
+    """Let writers use the newest format in a bucket.
+
+    PATH is its URL. Processes of versions that do not know the new format still read what they know, and write no more: upgrade
+    these first. There is no way back.
+    """
+    from spark_kbatch.bucket.entries import FORMAT, NewFormat  # noqa: PLC0415  only for a bucket
+
+    with place.open() as cluster:
+        entry = store_of(cluster).ledger.commit(
+            lambda state: NewFormat(FORMAT) if state.format < FORMAT else None, by="upgrade"
+        )
+    if entry is None:
+        print_line(f"Nothing to do: the format is {FORMAT}, the newest that this version knows.")
+    else:
+        print_line(f"The format is {FORMAT} from entry {entry.number} on.")
+
+
+@click.command(epilog=examples("kbatch recover s3://my-replica/events --dry-run"))
+@place_argument(BUCKET)
+@yes_option
+@dry_run_option("what would be recovered, and what is lost")
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="Recover also where nothing is known to be lost, which stops all streams.",
+)
+@client_options
+@json_option
+def recover(place: Place, yes: bool, dry_run: bool, whole: bool) -> None:
+    """Recover a cluster from a replica of its bucket.
+
+    PATH is the replica's URL, to which nothing is copied any more. The newest state of which all is
+    there becomes a cluster with a new id; what came after it is lost, and is listed first. Offsets stay, and topics
+    get new ids: streams that have read from the lost cluster stop, and do not mix its records with new ones.
+    Whoever still writes to it is refused from then on. Nothing is deleted.
+    """
+    from spark_kbatch.bucket.recovery import Recovery  # noqa: PLC0415  only for a bucket
+
+    recovery = Recovery(place.path, place.store_options)
+    chain = recovery.chain
+    lines = [*_chain_lines(chain)]
+    if not (recovery.is_needed or dry_run or whole):
+        raise ConfigError(
+            f"the cluster at {recovery.address} is whole up to entry {chain.entry}, the last that "
+            "is there: it can be used as it is, or after `kbatch repair`. If streams have read what "
+            "never came to this replica, add --whole: topics get new ids, and all streams stop"
+        )
+    if not (yes or dry_run):
+        confirm(lines, "recover", "recovered", LOOK)
+    elif not is_json():
+        for line in lines:
+            print_line(visible(line))
+    new_id = None
+    if not dry_run:
+        with progress_bar(f"Recovering {place.path}") as bar:
+            new_id = recovery.recover(lambda done, total: bar(done, total, counted(done, "object")))
+            chain = recovery.chain
+    told = [
+        f"The cluster at {recovery.address} is {new_id} now. What was there stays below "
+        f"{recovery.address}/{chain.cluster_id}/ until you delete it."
+    ]
+    tell({**_chain_as_json(chain), "new_cluster_id": new_id}, *(told if new_id else ()))
+
+
+def _chain_lines(chain: Chain) -> Iterator[str]:
+    is_whole = "can be read, with holes," if chain.has_holes else "is whole"
+    yield (
+        f"Cluster {chain.cluster_id} {is_whole} up to entry {chain.entry:,}, of "
+        f"{iso_time(chain.time_ms)}: {counted(chain.objects, 'object')}, {chain.size_in_bytes:,} bytes."
+    )
+    if chain.why:
+        yield f"There it ends: {chain.why}."
+    missing = chain.newest - chain.entry - chain.later
+    if chain.newest > chain.entry:
+        yield (
+            f"Later entries up to {chain.newest:,} are lost, {chain.later:,} that can be read and {missing:,} "
+            "that cannot."
+        )
+    for lost in chain.lost:
+        yield _lost_line(lost)
+    for entry, what in chain.undone.items():
+        yield f"Lost is also entry {entry:,}: {what}."
+    for query in chain.queries:
+        left = (
+            f"after micro-batch {query.last}" if query.last >= 0 else "as if it had written nothing"
+        )
+        yield (
+            f"Query {query.query_id} has written micro-batches up to {query.lost}, and is known {left}: it does not "
+            "write the lost ones again unless it begins with a new checkpoint."
+        )
+    if not (chain.lost or chain.undone or chain.queries):
+        yield "Nothing is known to be lost; what had not come to the replica at all is known to no one here."
+
+
+def _lost_line(lost: LostRange) -> str:
+    start, last = lost.start_offset, lost.next_offset - 1
+    line = f"{lost.topic_partition}: offsets {start} to {last} are lost"
+    if lost.records_count and not lost.is_known:
+        return f"{line}; what is left of entries tells of {counted(lost.records_count, 'record')}."
+    return f"{line}: {counted(lost.records_count, 'record')}." if lost.records_count else f"{line}."
+
+
+def _chain_as_json(chain: Chain) -> dict[str, Any]:
+    return {
+        "cluster_id": chain.cluster_id,
+        "entry": chain.entry,
+        "time": iso_time(chain.time_ms),
+        "why": chain.why or None,
+        "newest_entry": chain.newest,
+        "objects": chain.objects,
+        "size_in_bytes": chain.size_in_bytes,
+        "lost": [
+            {
+                "topic": one.topic_partition.topic,
+                "partition": one.topic_partition.partition,
+                "first_offset": one.start_offset,
+                "end_offset": one.next_offset,
+                "records": one.records_count,
+            }
+            for one in chain.lost
+        ],
+        "undone": [{"entry": number, "what": what} for number, what in chain.undone.items()],
+        "queries": [one._asdict() for one in chain.queries],
+    }
