@@ -12,8 +12,8 @@
     transactions    transactions of Kafka's clients: list, abort, decide
     schemas     what a registry has for a topic; a DDL for a sample of JSON
     demo        the demo, which needs Spark
-    upkeep      what there is, what has happened, checks, repair, garbage; log dirs; a bucket's store,
-                its format, and a cluster from an incomplete replica
+    upkeep      what there is, what has happened, checks, repair, garbage; log dirs; the store of a
+                bucket, its format, and a cluster from an incomplete replica
     serving     the server for Kafka's clients, and the one for browsers; who may look
     mirroring   mirrors of topics
     other_tools what the options of kcat and Kafka's tools are here
@@ -21,6 +21,7 @@
     paths       what a command works on: a folder, a bucket, or a real cluster
     output      tables, JSON and lines on stdout; questions and progress bars on stderr; signals
 
-A command parses its arguments, calls a cluster, and prints; logs are the business of other rooms. Only `dumping`
-reads files of logs itself, through `log.contents`. A table is a title, columns, and rows as `--json` prints them.
+A command parses its arguments, calls a cluster, and prints; logs are the business of other rooms.
+Only `dumping` reads files of logs itself, through `log.contents`. A table is a title, columns, and
+rows as `--json` prints them.
 """

@@ -142,7 +142,6 @@ def _bounds(default: str, words: Sequence[str]) -> _Bounds:
 
 
 def _parse_format(text: str) -> list[bytes | Kind]:
-    """Parse the format string that a user gives for records into its literal bytes and fields."""
     parts: list[bytes | Kind] = []
     for found in _PIECE.finditer(text):
         kind, escape = found["kind"], found["escape"]
@@ -223,7 +222,7 @@ _formats_options = gathered(
 @click.argument(
     "topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic
 )
-@partitions_option("Print only this partition")
+@partitions_option(help="Print only this partition; may be repeated.")
 @_bounds_options
 @click.option(
     "--max-records", "-n", type=click.IntRange(1), metavar="N", help="Stop after N records."
@@ -292,8 +291,7 @@ def consume(
                 f"{one!r} is not a topic; a format is given by --format, and -f is --follow"
             )
     several = len(topics) > 1 or any(one.startswith("^") for one in topics)
-    to_terminal = is_terminal()
-    layout = _layout_of(parts, raw=raw, with_topic=several, to_terminal=to_terminal)
+    layout = _layout_of(parts, raw=raw, with_topic=several, to_terminal=is_terminal())
     for name in ("value", "key"):
         if formats.get(f"{name}_format") == "json":
             formats.setdefault(f"{name}_schema", "string")  # each as it is written
@@ -327,7 +325,16 @@ def consume(
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
             ),
             functools.cache(
-                functools.partial(_condition, reader, where, as_json_text, chosen_topics)
+                lambda topic: (
+                    None
+                    if where is None
+                    else reader.where(
+                        where,
+                        as_json_text.seen(topic),
+                        "--where",
+                        topics=chosen_topics if topic in chosen_topics[:1] else None,  # warns once
+                    )
+                )
             ),
             layout,
             as_json_text,
@@ -389,16 +396,6 @@ class _AsJson:
                 ]
                 rows = rows.set_column(place, name, pa.array(texts, pa.string()))
         return rows
-
-
-def _condition(
-    reader: Any, where: str | None, as_json_text: _AsJson, topics: Sequence[str], topic: str
-) -> Any:
-    """Return a condition as it is for a topic, which warns at the first one alone; None if there is none."""
-    if where is None:
-        return None
-    warned_of = topics if topic in topics[:1] else None
-    return reader.where(where, as_json_text.seen(topic), "--where", topics=warned_of)
 
 
 @dataclass

@@ -172,7 +172,6 @@ class _Dump:
 
 
 def _facts(header: BatchHeader) -> dict[str, Any]:
-    """Return the fields of a batch's header by name, as `kbatch dump --json` shows them."""
     return {
         "base_offset": None if header.records_count == UNKNOWN_COUNT else header.base_offset,
         "last_offset": header.last_offset,
@@ -205,7 +204,6 @@ def _record_as_json(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _words(header: BatchHeader) -> list[str]:
-    """Return a batch's codec, times, leader epoch, producer and whether it is transactional, as words."""
     words = [CODEC_NAMES.get(header.codec, f"unknown compression {header.codec}")]
     words[0] = "not compressed" if words[0] == "none" else words[0]
     if header.max_timestamp != NO_TIMESTAMP:

@@ -57,7 +57,7 @@ the export: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
 @click.option("--log-dir", metavar="DIR", help="In place of FILE: one of a stopped broker's log.dirs.")  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(_FORMATS), help="Format of FILE; by default its name tells: .parquet, .csv, .json, .jsonl or .ndjson.")  # fmt: skip
 @click.option("--text", is_flag=True, help="Write keys and values into Parquet as strings, not as bytes. CSV always has strings.")  # fmt: skip
-@partitions_option("Write only this partition to FILE")
+@partitions_option(help="Write only this partition to FILE; may be repeated.")
 @where_option
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @max_decompressed_option
@@ -295,7 +295,10 @@ def _to_broker(place: Place, topic: str, log_dir: str) -> None:
 
 
 _EXPORTED = (
-    number("partition"), number("first offset", "log_start_offset"), number("next offset", "log_end_offset"),
-    number("offsets", lambda row: row["log_end_offset"] - row["log_start_offset"]), number("segments", "segments_count"),
+    number("partition"),
+    number("first offset", "log_start_offset"),
+    number("next offset", "log_end_offset"),
+    number("offsets", lambda row: row["log_end_offset"] - row["log_start_offset"]),
+    number("segments", "segments_count"),
     number("bytes", "size_in_bytes"),
-)  # fmt: skip
+)

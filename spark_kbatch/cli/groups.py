@@ -19,6 +19,7 @@ from spark_kbatch.cli.output import (
     dry_run_option,
     is_json,
     json_option,
+    look_option,
     number,
     print_json,
     print_line,
@@ -126,7 +127,7 @@ def _find_group(cluster: Cluster, group_id: str) -> ConsumerGroup:
 @click.option("--to-offset", type=click.IntRange(0), metavar="OFFSET", help="Go on at this offset.")  # fmt: skip
 @click.option("--to-datetime", "to_ms", metavar="TIME", callback=parsed(time_ms), help=f"Go on at the first record of this time or later: {TIME_HELP}.")  # fmt: skip
 @click.option("--topic", "-t", "topics", metavar="TOPIC", multiple=True, shell_complete=complete_topic, help="Move the offsets of all partitions of this topic; may be repeated.  [default: partitions in which the group has offsets]")  # fmt: skip
-@dry_run_option("what would be done")
+@dry_run_option(help="Only show what would be done.")
 @client_options
 @json_option
 def reset(
@@ -158,8 +159,13 @@ def reset(
             for tp, one in before.items()
             if one.committed_offset is not None and one.log_end_offset is not None
         ]
-    edge = "earliest" if to_earliest else "latest" if to_latest else None
-    after = _new_offsets(cluster, partitions, edge, to_offset, to_ms)
+    after = _new_offsets(
+        cluster,
+        partitions,
+        "earliest" if to_earliest else "latest" if to_latest else None,
+        to_offset,
+        to_ms,
+    )
     if not dry_run:
         cluster.alter_group_offsets(group, after)
     rows = [
@@ -185,7 +191,7 @@ def reset(
 @place_argument()
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
 @yes_option
-@dry_run_option()
+@look_option
 @client_options
 @json_option
 def delete(place: Place, names: Sequence[str], yes: bool, dry_run: bool) -> None:
@@ -245,7 +251,9 @@ def _new_offsets(
     to_offset: int | None,
     to_ms: int | None,
 ) -> dict[TopicPartition, int]:
-    """Return where a group is to go on in each partition, which is inside of the log: at an edge, an offset or a time.
+    """Return where a group is to go on in each partition, by an edge, an offset or a time.
+
+    It is inside of the log.
 
     Records of open transactions count, by time too: a broker that looks among committed records alone finds none
     past the last stable offset, and the group would skip them.
@@ -302,18 +310,27 @@ def _group_as_json(group: ConsumerGroup) -> dict[str, Any]:
 
 _PARTITION = (text("topic"), number("partition"))
 _GROUPS = (
-    text("group"), text("state"), text("topics", lambda group: [*dict.fromkeys(one["topic"] for one in group["offsets"])]),
-    number("members", lambda group: len(group["members"])), number("lag"),
-)  # fmt: skip
+    text("group"),
+    text("state"),
+    text("topics", lambda group: [*dict.fromkeys(one["topic"] for one in group["offsets"])]),
+    number("members", lambda group: len(group["members"])),
+    number("lag"),
+)
 _MOVED = (*_PARTITION, number("old offset"), number("new offset"))
 _COMMITTED = (
-    *_PARTITION, number("committed offset"), number("next offset", "log_end_offset"), number("lag"),
+    *_PARTITION,
+    number("committed offset"),
+    number("next offset", "log_end_offset"),
+    number("lag"),
     word("committed at", "commit_timestamp"),
-)  # fmt: skip
+)
 _MEMBERS = (
-    text("member", "member_id"), text("instance", lambda member: member["instance_id"] or None), text("client", "client_id"),
-    text("host", "client_host"), text("partitions", lambda member: [*member["partitions"]]),
-)  # fmt: skip
+    text("member", "member_id"),
+    text("instance", lambda member: member["instance_id"] or None),
+    text("client", "client_id"),
+    text("host", "client_host"),
+    text("partitions", lambda member: [*member["partitions"]]),
+)
 
 
 def _print_group(group: Mapping[str, Any], where: str) -> None:
@@ -385,7 +402,6 @@ def _offsets_by_time(
 
 
 def _offsets_of_group(cluster: Cluster, topic: str, group_id: str) -> Iterator[dict[str, Any]]:
-    """Yield for each partition of a topic a group's committed offset, the next one and the lag."""
     if not cluster.has("groups"):
         raise ConfigError(
             f"no consumer groups are kept in {cluster.address}; --group is for a cluster in a "

@@ -142,7 +142,8 @@ def _read_lines(source: Input, reading: Reading) -> Iterator[Block]:
 
     separator = reading.key_separator
     for first_line, block in _blocks(source):
-        lines, bad, why = _split(block), None, f"it has no key separator {_shown(separator)}"
+        shown = (separator or b"").decode(errors="backslashreplace")
+        lines, bad, why = _split(block), None, f"it has no key separator {shown!r}"
         if reading.key_field is not None:
             keys, why = _keys_in(lines, block, reading.key_field)
             bad = len(keys) if why else None
@@ -279,10 +280,6 @@ def _split(block: bytes) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(ends), buffers)
 
 
-def _shown(data: bytes | None) -> str:
-    return repr((data or b"").decode(errors="backslashreplace"))
-
-
 # JSON lines
 
 
@@ -405,7 +402,6 @@ def _partitions(column: pa.Array) -> pa.Array:
 
 
 def _headers_of_pairs(column: pa.ListArray) -> pa.Array:
-    """Turn [["name", "value"], ...] into headers."""
     from pyarrow import compute  # noqa: PLC0415  takes long to import
 
     pairs = column.flatten()

@@ -25,8 +25,8 @@ from spark_kbatch.cli.output import interrupts_told, warn
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import LogFormatter, log_level, visible
 
-# Every command by its group: its module in this package, where its last word is its name, and its first line of
-# help. A run imports the module of its command alone, and the help of `kbatch` none.
+# Every command by its group: its module in this package, where its last word is its name, and its
+# first line of help. A run imports the module of its command alone, and the help of `kbatch` none.
 _GROUPS = {
     "Records": {
         "produce": ("producing", "Write records from files or stdin to TOPIC."),
@@ -73,7 +73,7 @@ _GROUPS = {
     },
 }  # fmt: skip
 _COMMANDS = {name: one for commands in _GROUPS.values() for name, one in commands.items()}
-# Commands of buckets alone, before all places had the same ones: what is run in their place. They go after 0.1.0.
+# What is run in place of the commands that buckets alone had. They go after 0.1.0.
 _OLD_NAMES = {"maintain": ["gc"], "ledger": ["history", "--all"]}
 
 
@@ -84,12 +84,10 @@ class _Commands(click.Group):
     """
 
     def make_context(self, *words: Any, **settings: Any) -> click.Context:
-        """Parse the options of `kbatch` itself."""
         with interrupts_told(), _arguments_escaped():
             return super().make_context(*words, **settings)
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Return the names of the commands in the order of their groups."""
         return list(_COMMANDS)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -133,7 +131,6 @@ class _Commands(click.Group):
         return name, command, words if command is None else with_path(ctx, command, words)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Parse a command's arguments, and run it."""
         with interrupts_told(), _arguments_escaped():
             return super().invoke(ctx)
 
@@ -162,9 +159,9 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 def cli() -> None:
     """Write, read and manage Kafka logs in a folder or a bucket, or topics of a real cluster.
 
-    PATH is a cluster's folder, the URL of its bucket, or HOST:PORT of a real cluster. It may be left out where
-    KBATCH_PATH is set. A first argument that has a "/" or is HOST:PORT still counts as PATH, and no other one: write
-    ./NAME for a folder here.
+    PATH is a cluster's folder, the URL of its bucket, or HOST:PORT of a real cluster. It may be
+    left out where KBATCH_PATH is set. A first argument that has a "/" or is HOST:PORT still counts
+    as PATH, and no other one: write ./NAME for a folder here.
     """
 
 

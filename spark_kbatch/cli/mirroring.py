@@ -44,8 +44,8 @@ _AGAIN_S = 5
 @click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=FAIL_ON_DATA_LOSS, show_default=True, help="Whether to fail if SOURCE deleted records before they were copied, or to go on without them.")  # fmt: skip
 @click.option("--keep-offsets", is_flag=True, help="Keep offsets, and the ids and settings of topics, in a folder or a bucket: streams that read SOURCE go on with TARGET.")  # fmt: skip
 @foreign_end_option
-@properties_file_option("--source-config", what=CLIENT_PROPERTIES)
-@properties_file_option("--target-config", what="The same for TARGET.")
+@properties_file_option("--source-config", help=CLIENT_PROPERTIES)
+@properties_file_option("--target-config", help="The same for TARGET.")
 @json_option
 def mirror(source: str, target: str, topics: Sequence[str], follow: bool, **options: Any) -> None:
     """Copy TOPICs to another cluster, exactly once.
@@ -71,8 +71,10 @@ def mirror(source: str, target: str, topics: Sequence[str], follow: bool, **opti
             stop=stop,
         )
         done = _followed(run, stop, on_progress) if follow else run()
-    told = {"source": source, "target": target, "topics": names, **_as_json(done)}
-    tell(told, _summary(done, names, target))
+    row = {"source": source, "target": target, "topics": names, "records": done.records_count}
+    row |= done._asdict()
+    del row["records_count"]
+    tell(row, _summary(done, names, target))
     if stop.is_set() and not follow:
         end_as_interrupted()
 
@@ -106,11 +108,6 @@ def _followed(
 def _sum(before: MirrorProgress, done: MirrorProgress) -> MirrorProgress:
     total = spark_kbatch.MirrorProgress(*map(operator.add, before, done))
     return total._replace(offsets_left=done.offsets_left)
-
-
-def _as_json(done: MirrorProgress) -> dict[str, Any]:
-    row = done._asdict()
-    return {"records": row.pop("records_count"), **row}
 
 
 def _summary(done: MirrorProgress, topics: list[str], target: str) -> str:

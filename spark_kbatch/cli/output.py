@@ -1,5 +1,6 @@
-"""Output, questions and ends of commands: tables, JSON and lines; questions and progress bars on stderr; signals.
+"""Output and questions of commands, and their ends by signals.
 
+Tables, JSON and lines go to stdout, questions and progress bars to stderr.
 Everything is escaped that is not printable. A command that deletes something or gives it up asks
 first: on a terminal, and elsewhere `--yes` answers. There are no progress bars where stderr is no
 terminal. With --json, stdout has nothing but objects, one a line, and there are no bars.
@@ -14,13 +15,15 @@ Numbers and times are never cut and never folded.
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
@@ -93,37 +96,36 @@ def _console(*, stderr: bool = False) -> Console | None:
 
 
 class TableColumn(NamedTuple):
-    """A column of a table: its heading, and where a row has its value.
+    """A column of a table: its heading, and what returns its value of a row.
 
-    A row is what `--json` prints of it, so a column names a key of that, or has what makes its value of it.
+    A row is what `--json` prints of it; a value is a text, a whole number, a list, or None, which
+    is shown as "-".
     """
 
     heading: str
-    of: str | Callable[[Any], Any]
-    is_number: bool = False
-    folds: bool = False
-    shown_if: Callable[[Any], object] | None = (
-        None  # where it is true for no row the column is left out
-    )
-
-    def value(self, row: Mapping[str, Any]) -> Any:
-        """Return the value of a row: text, a whole number, a list, or None, which is shown as "-"."""
-        return row.get(self.of) if isinstance(self.of, str) else self.of(row)
+    of: Callable[[Any], Any]
+    is_number: bool
+    folds: bool
+    shown_if: Callable[[Any], object] | None  # if it is true for no row the column is left out
 
 
-def text(heading: str, of: str | Callable[[Any], Any] = "", **more: Any) -> TableColumn:
-    """Return a column of text that may be wrapped; the heading is the key by default."""
-    return TableColumn(heading, of or heading.replace(" ", "_"), folds=True, **more)
+def _column(
+    heading: str,
+    of: str | Callable[[Any], Any] = "",
+    *,
+    is_number: bool = False,
+    folds: bool = False,
+    shown_if: Callable[[Any], object] | None = None,
+) -> TableColumn:
+    """Return a column of a key, by default the heading, or of what a function returns."""
+    key = of or heading.replace(" ", "_")
+    value = key if callable(key) else operator.methodcaller("get", key)
+    return TableColumn(heading, value, is_number, folds, shown_if)
 
 
-def word(heading: str, of: str | Callable[[Any], Any] = "", **more: Any) -> TableColumn:
-    """Return a column of text that is never wrapped, such as times."""
-    return text(heading, of, **more)._replace(folds=False)
-
-
-def number(heading: str, of: str | Callable[[Any], Any] = "", **more: Any) -> TableColumn:
-    """Return a column of numbers."""
-    return text(heading, of, **more)._replace(folds=False, is_number=True)
+text = functools.partial(_column, folds=True)  # which may be wrapped
+word = _column  # a text that is never wrapped, such as a time
+number = functools.partial(_column, is_number=True)
 
 
 def show(
@@ -152,7 +154,7 @@ class Table:
             for column in columns
             if column.shown_if is None or any(map(column.shown_if, found))
         ]
-        self._rows = [[column.value(row) for column in self._columns] for row in found]
+        self._rows = [[column.of(row) for column in self._columns] for row in found]
 
     def print(self, *, if_empty: str = "") -> None:
         """Print the table, or a sentence in its place if it has no rows.
@@ -173,21 +175,17 @@ class Table:
         from rich.table import Table as Drawn  # noqa: PLC0415  as in _console
 
         rows = [[_shown(value) for value in row] for row in self._rows]
-        cells = [[len(row[n]) for row in rows] for n in range(len(self._columns))]
-        longest = [max(sizes, default=0) for sizes in cells]
-        whole = [max(n, len(one.heading)) for n, one in zip(longest, self._columns, strict=True)]
-        least = [
-            max(n, *map(len, one.heading.split()))
-            for n, one in zip(longest, self._columns, strict=True)
-        ]
-        folded = [
-            min(n, _FOLDED) if one.folds else n for n, one in zip(least, self._columns, strict=True)
-        ]
+        least, whole, folded = list[int](), 0, 0  # widths: of each column, and of all
+        for n, column in enumerate(self._columns):
+            longest = max((len(row[n]) for row in rows), default=0)
+            least.append(max(longest, *map(len, column.heading.split())))
+            whole += max(longest, len(column.heading))
+            folded += min(least[n], _FOLDED) if column.folds else least[n]
         borders = 3 * len(self._columns) + 1
-        if sum(folded) + borders > console.width:
+        if folded + borders > console.width:
             self._draw_row_by_row(console, rows)
             return
-        has_room = sum(whole) + borders <= console.width
+        has_room = whole + borders <= console.width
         drawn = Drawn(title=cell(self._title, "table.title"), title_justify="left")
         for column, width in zip(self._columns, least, strict=True):
             drawn.add_column(
@@ -201,7 +199,6 @@ class Table:
         console.print(drawn)
 
     def _draw_row_by_row(self, console: Console, rows: Sequence[Sequence[str]]) -> None:
-        """Print each row vertically, with a line for each column's heading and value."""
         from rich.text import Text  # noqa: PLC0415  as in _console
 
         console.print(cell(self._title, "table.title"), soft_wrap=True)
@@ -214,7 +211,6 @@ class Table:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as text for a terminal, escaped, and with commas in numbers."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return visible(text_of(value))
@@ -233,9 +229,7 @@ def print_json(value: Mapping[str, Any]) -> None:
     print_line(to_json(value))
 
 
-def print_line(line: str) -> None:
-    """Print a line whose parts were already escaped with `terminal`."""
-    click.echo(line)
+print_line = click.echo  # of a line whose parts were already escaped with `terminal`
 
 
 @contextlib.contextmanager
@@ -251,11 +245,8 @@ def whole_pipe() -> Iterator[None]:
 LOOK = ", or --dry-run to look only"  # of `confirm`
 
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-
-
-def dry_run_option(what: str = "what would be deleted") -> Callable[[Any], Any]:
-    """Return the option that lets a command only look, and show that."""
-    return click.option("--dry-run", is_flag=True, help=f"Only show {what}.")
+dry_run_option = functools.partial(click.option, "--dry-run", is_flag=True)
+look_option = dry_run_option(help="Only show what would be deleted.")
 
 
 def confirm(lines: Iterable[str], verb: str, done: str, look: str = "") -> None:
@@ -312,11 +303,8 @@ def delete_each(
         tell({**row, verb[1]: not dry_run}, f"{noun} {name} {outcome}: {lost}")
 
 
-class OnProgress(Protocol):
-    """Callback that reports how much of a long task is done."""
-
-    def __call__(self, completed: float, total: float | None, text: str) -> None:
-        """Show how much is completed, as a share if the total is known, and a text beside it."""
+# What shows how much of a long task is done: as a share if its total is known, and a text beside it.
+OnProgress = Callable[[float, float | None, str], object]
 
 
 def unshown(completed: float, total: float | None, text: str) -> None:

@@ -100,21 +100,15 @@ isolation_level_option = click.option(
     show_default=True,
     help="Whether to read only committed records of transactions of Kafka's clients.",
 )
-
-
-def partitions_option(what: str) -> Callable[[Any], Any]:
-    """Return the option `--partition`, which may be repeated."""
-    return click.option(
-        "--partition",
-        "-p",
-        "partitions",
-        type=click.IntRange(0),
-        metavar="PARTITION",
-        multiple=True,
-        help=f"{what}; may be repeated.",
-    )
-
-
+partitions_option = functools.partial(
+    click.option,
+    "--partition",
+    "-p",
+    "partitions",
+    type=click.IntRange(0),
+    metavar="PARTITION",
+    multiple=True,
+)
 where_option = click.option(
     "--where",
     metavar="CONDITION",
@@ -132,14 +126,9 @@ def _properties_in(file: str) -> dict[str, str]:
         raise click.BadParameter(f"{file!r} cannot be read: {why}") from None
 
 
-def properties_file_option(*names: str, what: str) -> Callable[[Any], Any]:
-    """Return an option for a file of properties; `what` is the option's help."""
-    return click.option(
-        *names,
-        type=click.Path(exists=True, dir_okay=False),
-        callback=parsed(_properties_in),
-        help=what,
-    )
+properties_file_option = functools.partial(
+    click.option, type=click.Path(exists=True, dir_okay=False), callback=parsed(_properties_in)
+)
 
 
 def _registry(given: dict[str, Any]) -> dict[str, str]:
@@ -150,12 +139,12 @@ def _registry(given: dict[str, Any]) -> dict[str, str]:
     return registry
 
 
-# The options of a registry, which a command gets as its argument `registry`; it is empty if neither is given.
+# The options of a registry, which a command gets as its argument `registry`, a mapping.
 registry_options = gathered(
     "registry",
     [
         click.option("--registry", "registry_url", metavar="URL", envvar="KBATCH_REGISTRY", show_envvar=True, help="Schema registry: URLs, with commas between them, or a folder that stands in for one."),
-        properties_file_option("--registry-config", "registry_file", what="File with properties of the registry's client, such as basic.auth.user.info, as Confluent's tools take it."),
+        properties_file_option("--registry-config", "registry_file", help="File with properties of the registry's client, such as basic.auth.user.info, as Confluent's tools take it."),
     ],
     _registry,
 )  # fmt: skip
@@ -193,15 +182,9 @@ def _settings(words: Sequence[str]) -> dict[str, str]:
     return parse_settings(words, "{!r} is not KEY=VALUE, such as retention.ms=86400000")
 
 
-def config_option(what: str) -> Callable[[Any], Any]:
-    """Return the option `--config`, of KEY=VALUE, which may be repeated."""
-    return click.option(
-        "--config",
-        metavar="KEY=VALUE",
-        multiple=True,
-        callback=parsed(_settings),
-        help=f"{what}; may be repeated.",
-    )
+config_option = functools.partial(
+    click.option, "--config", metavar="KEY=VALUE", multiple=True, callback=parsed(_settings)
+)
 
 
 def parse_settings(words: Sequence[str], malformed: str) -> dict[str, str]:
@@ -312,17 +295,13 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
                 continue
             first = number
         joined += line
-        if _is_continued(line):
+        if (len(line) - len(line.rstrip("\\"))) % 2:  # it is continued
             joined = joined[:-1]
             continue
         yield first, joined
         joined, first = "", 0
     if first:
         yield first, joined
-
-
-def _is_continued(line: str) -> bool:
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _unescaped(text: str, line: int) -> str:

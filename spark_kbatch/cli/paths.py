@@ -48,7 +48,7 @@ def with_path(context: click.Context, command: click.Command, words: list[str]) 
     """
     default = os.environ.get(PATH_VARIABLE)
     arguments = [one for one in command.params if isinstance(one, click.Argument)]
-    if not (default and arguments and isinstance(arguments[0], PathArgument)):
+    if not (default and arguments and isinstance(arguments[0], _PathArgument)):
         return words
     first = _first_argument(context, command, words)
     is_path = first is not None and ("/" in first or first in (".", "..", "~") or is_address(first))
@@ -89,15 +89,13 @@ _IN_A_BUCKET = {
 }
 
 
-class PathArgument(click.Argument):
+class _PathArgument(click.Argument):
     """The argument PATH of a command, which defaults to the environment variable KBATCH_PATH."""
 
     def make_metavar(self, ctx: click.Context) -> str:
-        """Return how the usage text shows the argument PATH."""
         return "[PATH]"
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """Return what error messages call the argument PATH."""
         return "'PATH'"
 
 
@@ -143,7 +141,7 @@ def complete_topic(
 
 topic_argument = click.argument("topic", shell_complete=complete_topic)
 folder_argument = click.argument(
-    "path", cls=PathArgument, type=click.Path(), callback=ensure_is(FOLDER)
+    "path", cls=_PathArgument, type=click.Path(), callback=ensure_is(FOLDER)
 )
 
 
@@ -162,7 +160,7 @@ class Place(NamedTuple):
         return open_for_reading(self.path, foreign_end=self.foreign_end, client=self.client)
 
     def open_own(self, *, create: bool = False) -> Cluster:
-        """Open what is no broker's logs; with `create`, create one in a folder or bucket if there is none."""
+        """Open what is no broker's logs; with `create`, create a cluster if there is none."""
         if is_address(self.path) or (self.is_in_bucket and not create):
             return self.open()
         self.ensure_fits()
@@ -190,8 +188,8 @@ class Place(NamedTuple):
     def ensure_fits(self) -> None:
         """Refuse command options that do not fit PATH, such as client settings with a folder.
 
-        Of a real cluster, servers that all refuse connections are waited for only for some seconds, as
-        a person waits; a command that follows new records waits as any client.
+        Of a real cluster, servers that all refuse connections are waited for only for some
+        seconds, as a person waits; a command that follows new records waits as any client.
 
         Raises:
             click.UsageError: names the option.
@@ -213,7 +211,7 @@ class Place(NamedTuple):
 def place_argument(*takes: str) -> Callable[[_Command], Callable[..., Any]]:
     """Return a decorator that adds the argument PATH to a command, which gets it as `place`.
 
-    The options `--foreign-end` and those of `client_options`, where a command has them, are a part of that.
+    Where it has `--foreign-end` and `client_options`, they are a part of that.
 
     Args:
         takes: what it may be; all by default.
@@ -221,18 +219,12 @@ def place_argument(*takes: str) -> Callable[[_Command], Callable[..., Any]]:
     takes = takes or ANYWHERE
 
     def add(command: _Command) -> Callable[..., Any]:
-        @click.argument("path", cls=PathArgument, type=click.Path(), callback=ensure_is(*takes))
+        @click.argument("path", cls=_PathArgument, type=click.Path(), callback=ensure_is(*takes))
         @functools.wraps(command)
-        def with_place(
-            *,
-            path: str,
-            from_file: Mapping[str, str] | None = None,
-            single: Mapping[str, str] | None = None,
-            foreign_end: str | None = None,
-            **named: Any,
-        ) -> Any:
-            client = {**(from_file or {}), **(single or {})}
-            return command(place=Place(path, client, foreign_end), **named)
+        def with_place(*, path: str, **named: Any) -> Any:
+            client = [named.pop(name, None) or {} for name in ("from_file", "single")]
+            place = Place(path, client[0] | client[1], named.pop("foreign_end", None))
+            return command(place=place, **named)
 
         return with_place
 
@@ -249,7 +241,7 @@ def client_options(command: _Command) -> _Command:
     """Add the options of a real cluster's client, or of a bucket's store, to a command."""
     # Click adds to the command itself.
     click.option("-X", "single", metavar="KEY=VALUE", multiple=True, callback=parsed(_properties), help="Set one of these properties, over those in the file; may be repeated.")(command)  # fmt: skip
-    properties_file_option("--command-config", "from_file", what=CLIENT_PROPERTIES)(command)
+    properties_file_option("--command-config", "from_file", help=CLIENT_PROPERTIES)(command)
     return command
 
 

@@ -145,7 +145,7 @@ _FORMATS_WITH = {
     help="Compress batches.  [default: none]",
 )
 @click.option("--acks", type=click.Choice(("all", "-1", "1", "0")), help="Replicas that must have a record before it counts as written.  [default: all]")  # fmt: skip
-@config_option("Set another option of the producer, such as linger.ms=50")
+@config_option(help="Set another option of the producer, such as linger.ms=50; may be repeated.")
 @click.option("--create/--no-create", default=None, help="Whether to create the topic, and the cluster in a folder, if there is none.  [default: in a folder, but not on a real cluster]")  # fmt: skip
 @client_options
 @json_option
@@ -227,11 +227,10 @@ def _with_creation(
     """Return an error that says how the topic is created, if that is what is missing."""
     with contextlib.suppress(KBatchError, OSError):
         if topic == _COLUMN_TOPIC or topic not in cluster.topic_names(internal=True):
-            how = f"`kbatch create-topic {cluster.address} {topic}` creates it"
             how = (
                 "`kbatch create-topic` creates it"
                 if topic == _COLUMN_TOPIC
-                else f"{how}, or --create"
+                else f"`kbatch create-topic {cluster.address} {topic}` creates it, or --create"
             )
             return UnknownTopicOrPartitionError(f"{error}; {how}")
     return error

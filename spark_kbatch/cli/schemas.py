@@ -135,6 +135,9 @@ def _described(row: Mapping[str, Any]) -> str:
 
 
 _SCHEMAS = (
-    text("subject"), number("version"), number("id"),
-    word("type", lambda row: row["type"] + ", deleted" * row["deleted"]), text("schema", _described),
-)  # fmt: skip
+    text("subject"),
+    number("version"),
+    number("id"),
+    word("type", lambda row: row["type"] + ", deleted" * row["deleted"]),
+    text("schema", _described),
+)

@@ -1,4 +1,4 @@
-"""The servers: `kbatch serve`, for Kafka's clients, and `kbatch ui`, for browsers, whose pages `serve --http` has too."""
+"""`kbatch serve`, for Kafka's clients, and `kbatch ui`, for browsers, as `serve --http` is too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TOKEN = re.compile("[!-~]{16,}")
-_Served = TypeVar("_Served", bound=Callable[..., Any])
 # After this time a thread that computes lets others go on; Python's own 5 ms would add up for a request that
 # several threads have a hand in.
 _SWITCH_INTERVAL_S = 0.0005
@@ -83,19 +82,15 @@ def _token_file(context: click.Context, _parameter: click.Parameter, path: str |
     return path
 
 
-_OF_VISITORS: Sequence[Callable[[Any], Any]] = (
-    click.option("--token/--no-token", default=True, show_default=True, is_eager=True, help="Whether the pages need a token. Without one, every user of this machine, and whoever else can connect, sees all records."),
-    click.option("--token-file", type=click.Path(exists=True, dir_okay=False), callback=_token_file, help="File with the token, for programs that ask again and again; by default a random one is printed, of `kbatch serve` only on a terminal."),
-    click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help="Name by which browsers reach the pages, beside IP addresses and localhost; may be repeated."),
-    registry_options,
+# Who may look at pages, which a command gets as its argument `visitors`.
+_visitors_options = gathered(
+    "visitors",
+    [
+        click.option("--token/--no-token", default=True, show_default=True, is_eager=True, help="Whether the pages need a token. Without one, every user of this machine, and whoever else can connect, sees all records."),
+        click.option("--token-file", type=click.Path(exists=True, dir_okay=False), callback=_token_file, help="File with the token, for programs that ask again and again; by default a random one is printed, of `kbatch serve` only on a terminal."),
+        click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help="Name by which browsers reach the pages, beside IP addresses and localhost; may be repeated."),
+    ],
 )  # fmt: skip
-
-
-def _visitors_options(command: _Served) -> Callable[..., Any]:
-    """Add the options of pages and who may look to a command, which gets those of `_serve_pages` by name."""
-    for option in reversed(_OF_VISITORS):
-        command = option(command)
-    return command
 
 
 def _serve_pages(
@@ -103,10 +98,10 @@ def _serve_pages(
     address: tuple[str, int],
     server: Server | None = None,
     *,
-    token: bool,
-    token_file: str | None,
-    hosts: Sequence[str],
     registry: Mapping[str, str],
+    token: bool,
+    hosts: Sequence[str],
+    token_file: str | None = None,
 ) -> tuple[WebServer, str]:
     """Start to show the pages of a cluster; return their server, and the address to print.
 
@@ -166,12 +161,13 @@ _serving_options = gathered(
 @folder_argument
 @_listen_option("--listen", "Address to listen on", default="127.0.0.1:9092")
 @_serving_options
-@config_option("Set another option of the server")
+@config_option(help="Set another option of the server; may be repeated.")
 @_listen_option(
     "--http",
     "Address at which to show the pages of `kbatch ui`, /metrics for Prometheus, /health and /ready",
 )
 @_visitors_options
+@registry_options
 @click.option("--create/--no-create", default=True, show_default=True, help="Whether to create the cluster if there is none.")  # fmt: skip
 @log_format_option
 @json_option
@@ -183,7 +179,8 @@ def serve(
     http: tuple[str, int] | None,
     create: bool,
     log_format: str,
-    **visitors: Any,
+    visitors: dict[str, Any],
+    registry: Mapping[str, str],
 ) -> None:
     """Serve a cluster to any Kafka client.
 
@@ -194,7 +191,7 @@ def serve(
     for key in config:
         if topic_key(key) in _OPTIONS_OF_SERVE:
             raise click.UsageError(f"{key!r} is given by {_OPTIONS_OF_SERVE[topic_key(key)]}")
-    if http is None and (visitors["token_file"] or visitors["hosts"] or not visitors["token"]):
+    if http is None and ("token_file" in visitors or visitors["hosts"] or not visitors["token"]):
         raise click.UsageError("--no-token, --token-file and --allow-host go with --http")
     _be_a_server()
     with (
@@ -205,7 +202,7 @@ def serve(
     ):
         url = None
         if http is not None:
-            pages, url = _serve_pages(cluster, http, server, **visitors)
+            pages, url = _serve_pages(cluster, http, server, registry=registry, **visitors)
             closing.enter_context(pages)
         names = cluster.topic_names()
         if is_json() or log_format == "json":
@@ -293,11 +290,18 @@ def _print_metrics(cluster: Cluster, server: Server) -> None:
 @place_argument()
 @_listen_option("--listen", "Address to listen on", default="127.0.0.1:8088")
 @_visitors_options
+@registry_options
 @foreign_end_option
 @client_options
 @log_format_option
 @json_option
-def ui(place: Place, listen: tuple[str, int], log_format: str, **visitors: Any) -> None:
+def ui(
+    place: Place,
+    listen: tuple[str, int],
+    log_format: str,
+    visitors: dict[str, Any],
+    registry: Mapping[str, str],
+) -> None:
     """Show topics, records, groups, commits in a browser.
 
     Prints the address of the pages, with a token that changes each time, and runs until SIGINT or SIGTERM. The pages
@@ -305,7 +309,7 @@ def ui(place: Place, listen: tuple[str, int], log_format: str, **visitors: Any) 
     """
     asked = asked_to_stop()
     with place.open() as cluster:
-        pages, url = _serve_pages(cluster, listen, **visitors)
+        pages, url = _serve_pages(cluster, listen, registry=registry, **visitors)
         with pages:
             if is_json() or log_format == "json":
                 print_json(

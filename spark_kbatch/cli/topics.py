@@ -19,9 +19,9 @@ from spark_kbatch.cli.output import (
     TableColumn,
     confirm,
     delete_each,
-    dry_run_option,
     is_json,
     json_option,
+    look_option,
     number,
     show,
     tell,
@@ -212,13 +212,13 @@ def _led_offsets(cluster: Cluster, topics: Iterable[Topic]) -> dict[TopicPartiti
 
 
 def _offsets_count(partition: Mapping[str, Any]) -> int | None:
-    """Return the number of offsets from a partition's first to its next one; None if they are not known."""
+    """Return the number of a partition's offsets; None if they are not known."""
     end, start = partition["high_watermark"], partition["log_start_offset"]
     return None if end is None else end - start
 
 
 def _held_back(partition: Mapping[str, Any]) -> int | None:
-    """Return the number of offsets that readers of committed records wait for; None if it is not known."""
+    """Return how many offsets readers of committed records wait for; None if it is not known."""
     end, stable = partition["high_watermark"], partition["last_stable_offset"]
     return None if end is None else end - stable
 
@@ -228,7 +228,6 @@ def _has_size(partition: Mapping[str, Any]) -> bool:
 
 
 def _lags(*partitions: Mapping[str, Any]) -> list[str]:
-    """Return the lag of each group in some partitions, in words."""
     lags: dict[str, list[int | None]] = {}
     for partition in partitions:
         for group, one in partition.get("groups", {}).items():
@@ -254,7 +253,7 @@ def _is_not_replicated(partition: Mapping[str, Any]) -> bool:
 def _of_all(
     heading: str, of: Callable[[Any], Any], shown_if: Callable[[Any], object]
 ) -> TableColumn:
-    """Return a column of topics with sums over their partitions, shown if it is needed for one of these."""
+    """Return a column of sums over topics' partitions, shown if one of these needs it."""
     return number(
         heading,
         lambda topic: _sum(map(of, topic["partitions"])),
@@ -267,10 +266,16 @@ _TOPICS: Sequence[TableColumn] = (
     number("partitions", lambda topic: len(topic["partitions"])),
     number("offsets", lambda topic: _sum(map(_offsets_count, topic["partitions"]))),
     _of_all("bytes", operator.itemgetter("size_in_bytes"), _has_size),
-    _of_all("under-replicated", _is_not_replicated, operator.methodcaller("__contains__", "replicas")),
+    _of_all(
+        "under-replicated", _is_not_replicated, operator.methodcaller("__contains__", "replicas")
+    ),
     _of_all("held back", _held_back, _held_back),
-    text("lag of groups", lambda topic: _lags(*topic["partitions"]), shown_if=lambda topic: _lags(*topic["partitions"])),
-)  # fmt: skip
+    text(
+        "lag of groups",
+        lambda topic: _lags(*topic["partitions"]),
+        shown_if=lambda topic: _lags(*topic["partitions"]),
+    ),
+)
 _PARTITIONS = (
     text("topic"),
     number("partition"),
@@ -393,7 +398,7 @@ def _topic_as_json(topic: Topic | RemoteTopic) -> dict[str, Any]:
 @topic_argument
 @click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), metavar="N", help="Number of partitions; by default 1 in a folder, and what a real cluster has as its default.")  # fmt: skip
 @click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), metavar="N", help="Number of replicas, each in its own log dir or on its own broker; by default as for partitions.")  # fmt: skip
-@config_option("Set KEY of the topic to VALUE")
+@config_option(help="Set KEY of the topic to VALUE; may be repeated.")
 @click.option("--if-not-exists", "exist_ok", is_flag=True, help="Do nothing if the topic exists with all that is given here.")  # fmt: skip
 @click.option("--create/--no-create", default=True, show_default=True, help="Whether to create the cluster in a folder if there is none.")  # fmt: skip
 @client_options
@@ -447,7 +452,7 @@ def create_partitions(place: Place, topic: str, total: int) -> None:
 )
 @place_argument()
 @topic_argument
-@config_option("Set KEY to VALUE")
+@config_option(help="Set KEY to VALUE; may be repeated.")
 @click.option("--reset", metavar="KEY", multiple=True, help="Reset KEY to its default; may be repeated.")  # fmt: skip
 @client_options
 @json_option
@@ -470,7 +475,7 @@ def alter_topic(place: Place, topic: str, config: dict[str, str], reset: Sequenc
 @place_argument()
 @_names_argument
 @yes_option
-@dry_run_option()
+@look_option
 @client_options
 @json_option
 def delete_topic(place: Place, names: Sequence[str], yes: bool, dry_run: bool) -> None:
@@ -552,7 +557,7 @@ def _partition_and_offset(words: Sequence[str]) -> dict[int, int]:
     callback=parsed(_partition_and_offset),
 )
 @yes_option
-@dry_run_option()
+@look_option
 @client_options
 @json_option
 def delete_records(

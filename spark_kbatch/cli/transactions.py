@@ -79,12 +79,21 @@ def _held_back(row: Mapping[str, Any]) -> list[str]:
 
 
 _ALL = (
-    text("transactional id"), number("producer id"), number("epoch", "producer_epoch"), word("state"),
-    word("started", "start_timestamp"), number("time-out ms", "timeout_ms"), text("held back", _held_back),
-)  # fmt: skip
+    text("transactional id"),
+    number("producer id"),
+    number("epoch", "producer_epoch"),
+    word("state"),
+    word("started", "start_timestamp"),
+    number("time-out ms", "timeout_ms"),
+    text("held back", _held_back),
+)
 _ONE = (
-    text("topic"), number("partition"), number("start offset"), number("held back"), word("last record", "last_timestamp"),
-)  # fmt: skip
+    text("topic"),
+    number("partition"),
+    number("start offset"),
+    number("held back"),
+    word("last record", "last_timestamp"),
+)
 
 
 @click.command(
@@ -93,7 +102,7 @@ _ONE = (
 @folder_argument
 @click.argument("names", metavar="ID...", nargs=-1, required=True)
 @yes_option
-@dry_run_option("what would be done")
+@dry_run_option(help="Only show what would be done.")
 @json_option
 def abort(path: str, names: Sequence[str], yes: bool, dry_run: bool) -> None:
     """Abort open transactions of transactional IDs.
@@ -130,7 +139,7 @@ def abort(path: str, names: Sequence[str], yes: bool, dry_run: bool) -> None:
 @click.option("--topic", "-t", metavar="TOPIC", shell_complete=complete_topic, help="Only in this topic.")  # fmt: skip
 @click.option("--partition", type=click.IntRange(0), metavar="N", help="Only in the partition of this number.")  # fmt: skip
 @yes_option
-@dry_run_option("what would be done")
+@dry_run_option(help="Only show what would be done.")
 @json_option
 def decide(
     path: str,

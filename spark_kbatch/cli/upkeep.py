@@ -1,7 +1,8 @@
-"""Commands that look after what is stored: describe, history, verify, repair, gc, log-dirs, check, upgrade, recover.
+"""Commands that look after what is stored.
 
-The first five do the same for each place: a folder or a bucket, and where nothing is changed also what a broker
-left. What they show differs, as what there is does. `log-dirs` is for disks, and the last three are for buckets.
+describe, history, verify, repair and gc do the same for each place: a folder or a bucket, and where
+nothing is changed also what a broker left. What they show differs, as what there is does. log-dirs
+is for disks; check, upgrade and recover are for buckets.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from spark_kbatch.cli.output import (
     dry_run_option,
     is_json,
     json_option,
+    look_option,
     number,
     print_json,
     print_line,
@@ -103,9 +105,9 @@ _names_argument = click.argument(
 def describe(place: Place, prometheus: bool) -> None:
     """Show what there is in a cluster.
 
-    Of a bucket that is its ledger, its data, and what waits to be merged or deleted. Of a folder it is how much
-    there is, and the state of its log dirs, to which nothing is written. PATH may be a broker's log dir, or
-    HOST:PORT of a real cluster.
+    Of a bucket that is its ledger, its data, and what waits to be merged or deleted. Of a folder it
+    is how much there is, and the state of its log dirs, to which nothing is written. PATH may be a
+    broker's log dir, or HOST:PORT of a real cluster.
     """
     refuse_beside("--prometheus", prometheus or None, "--json")
     with place.open() as cluster:
@@ -145,7 +147,6 @@ def _of_place(cluster: Cluster) -> tuple[Mapping[str, Any], Mapping[str, str]]:
 
 
 def _of_bucket(found: BucketDescription) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-    """Return what there is in a bucket, likewise."""
     row = {
         **found._asdict(),
         "entries_since_checkpoint": found.entries_since_checkpoint,
@@ -194,8 +195,9 @@ def history(
     COMMIT, print where all partitions of its topics ended after it, as JSON for the
     option endingOffsets.
 
-    With --all, list all that has happened in a bucket: what, when and by whom. An error about an unknown outcome
-    names an ENTRY by number and id: say whether that is there; the exit code is 1 if it is not.
+    With --all, list all that has happened in a bucket: what, when and by whom. An error about an
+    unknown outcome names an ENTRY by number and id: say whether that is there; the exit code is 1 if
+    it is not.
     """
     refuse_beside("ENTRY" if every else "COMMIT", number, "--max-commits")
     if every:
@@ -230,19 +232,28 @@ def _commit_row(commit: Commit) -> dict[str, Any]:
 
 
 def _made_by(commit: Mapping[str, Any]) -> str | None:
-    """Return who made a commit: the user, and the application or transaction."""
     if commit["sequence"] >= 0:
         return f"{commit['user']}, {commit['transactional_id']} {commit['sequence']}"
     return ", ".join(filter(None, (commit["user"], commit["application_id"]))) or None
 
 
 _COMMITS = (
-    number("commit"), word("time"), word("mode"), text("by", _made_by), text("topics", lambda commit: [*commit["ends"]]),
-    number("records"), number("bytes", lambda commit: size if (size := commit["size_in_bytes"]) >= 0 else None),
-)  # fmt: skip
+    number("commit"),
+    word("time"),
+    word("mode"),
+    text("by", _made_by),
+    text("topics", lambda commit: [*commit["ends"]]),
+    number("records"),
+    number("bytes", lambda commit: size if (size := commit["size_in_bytes"]) >= 0 else None),
+)
 _ENTRIES = (
-    number("entry"), word("time"), word("kind"), text("by"), text("what"), word("id"),
-)  # fmt: skip
+    number("entry"),
+    word("time"),
+    word("kind"),
+    text("by"),
+    text("what"),
+    word("id"),
+)
 
 
 def _list_entries(place: Place, entry: str | None, most: int | None) -> None:
@@ -297,7 +308,7 @@ def _entry_row(one: Happening) -> dict[str, Any]:
 )
 @place_argument(FOLDER, BUCKET)
 @_names_argument
-@dry_run_option("what would be repaired")
+@dry_run_option(help="Only show what would be repaired.")
 @client_options
 @json_option
 def repair(place: Place, names: Sequence[str], dry_run: bool) -> None:
@@ -358,7 +369,7 @@ def verify(place: Place, names: Sequence[str]) -> None:
 def _look_after(
     place: Place, names: Sequence[str], done: list[RepairReport], *, is_check: bool, dry_run: bool
 ) -> None:
-    """Check or repair what is named, by default all, and add the reports, with a progress bar of partitions."""
+    """Check or repair what is named, by default all, with a progress bar; add the reports."""
     place.ensure_fits()
     where: Cluster | BucketRepair
     if place.is_in_bucket:  # whose ledger may be too damaged for its cluster to be opened
@@ -374,8 +385,7 @@ def _look_after(
         reports = where.repair(chosen or None, dry_run=dry_run)
     else:
         reports = itertools.chain(_of_ledger(where), where.repair(chosen or None))
-    title = f"{'Checking' if is_check else 'Repairing'} {place.path}"
-    with progress_bar(title) as on_progress:
+    with progress_bar(f"{'Checking' if is_check else 'Repairing'} {place.path}") as on_progress:
         total = None
         if on_progress is not unshown:
             with contextlib.suppress(KBatchError):
@@ -430,7 +440,7 @@ def _partitions_named(cluster: Cluster | BucketRepair, name: str) -> list[TopicP
 @click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topic)
 @click.option("--every", type=click.FloatRange(min=1), metavar="SECONDS", help="Go on with a round every so many seconds, until SIGINT or SIGTERM.")  # fmt: skip
 @click.option("--erase", metavar="TOPIC", help="In a bucket: delete TOPIC, and rewrite what other topics have in the same objects, so that all of its bytes are deleted in time.")  # fmt: skip
-@dry_run_option()
+@look_option
 @click.option(
     "--staging-retention-ms",
     type=click.IntRange(0),
@@ -455,9 +465,9 @@ def gc(
     Abandoned files are those of jobs that never committed, and of topics that were deleted. A partition
     that cannot be used, such as one on an offline disk, is skipped, and the exit code is 1.
 
-    PATH may be the URL of a bucket, where a round also merges small objects. It can be stopped anywhere and run
-    anywhere, beside jobs and beside other rounds. What nothing refers to any
-    more is deleted about a week later, when no reader and no job can need it. Objects that are lost or
+    PATH may be the URL of a bucket, where a round also merges small objects. It can be stopped
+    anywhere and run anywhere, beside jobs and beside other rounds. What nothing refers to any more
+    is deleted about a week later, when no reader and no job can need it. Objects that are lost or
     damaged are reported, and all else is done; then the exit code is 1. Where the ledger is so
     damaged that no one can write, nothing is done, and all that can be seen is reported.
     """
@@ -627,7 +637,6 @@ def _telling_damage(place: Place) -> Iterator[None]:
 
 
 def _merging(bar: OnProgress) -> Callable[[Merged, int], object]:
-    """Return what shows the bytes to merge in a progress bar."""
     return lambda merged, total_bytes: bar(
         merged.size_in_bytes, total_bytes, counted(merged.segments, "segment")
     )
@@ -692,9 +701,8 @@ def _give_up(
 def _restore(
     path: str, log_dirs: str, without_nodes: tuple[int, ...], *, yes: bool, dry_run: bool
 ) -> None:
-    """Restore the cluster at PATH from its log dirs; in a dry run only tell what would be given up for that."""
+    """Restore the cluster at PATH from its log dirs; in a dry run only tell what that gives up."""
     lost = given_up_by_restore(path, log_dirs, without_nodes) if without_nodes else None
-    nodes = ", ".join(map(str, without_nodes))
 
     def act(*, dry_run: bool) -> Sequence[GivenUp]:
         if not dry_run:
@@ -703,7 +711,8 @@ def _restore(
 
     _give_up(
         act,
-        f"changes that only node {nodes} knows: of topics, leaders and commits",
+        f"changes that only node {', '.join(map(str, without_nodes))} knows: of topics, leaders and "
+        "commits",
         asks=lost is not None and not yes,
         dry_run=dry_run,
     )
@@ -729,7 +738,7 @@ def _what_is_lost(lost: GivenUp) -> str:
 @click.option("--restore", metavar="DIR,DIR,...", help="Restore PATH, which is lost or old, from the folders that the cluster has its log dirs in.")  # fmt: skip
 @click.option("--without-node", type=click.IntRange(0), multiple=True, metavar="NODE", help="With --restore: give up the log dir of this node, which is lost for good; may be repeated.")  # fmt: skip
 @yes_option
-@dry_run_option("what --unclean, --elect-unclean or --without-node would give up")
+@dry_run_option(help="Only show what --unclean, --elect-unclean or --without-node would give up.")
 @click.option("--metrics", is_flag=True, help="Print metrics too, as a line of JSON, under a broker's names.")  # fmt: skip
 @json_option
 def log_dirs(
@@ -785,9 +794,14 @@ def log_dirs(
 
 
 _LOG_DIRS = (
-    number("node", "node_id"), number("replicas"), number("leaders"), number("not in sync"), number("staged bytes", "staged_size_in_bytes"),
-    text("path"), text("state", lambda row: ": ".join(filter(None, (row["state"], row["why_offline"])))),
-)  # fmt: skip
+    number("node", "node_id"),
+    number("replicas"),
+    number("leaders"),
+    number("not in sync"),
+    number("staged bytes", "staged_size_in_bytes"),
+    text("path"),
+    text("state", lambda row: ": ".join(filter(None, (row["state"], row["why_offline"])))),
+)
 
 
 @click.command(
@@ -902,16 +916,17 @@ def upgrade(place: Place) -> None:
         entry = store_of(cluster).ledger.commit(
             lambda state: NewFormat(FORMAT) if state.format < FORMAT else None, by="upgrade"
         )
-    if entry is None:
-        print_line(f"Nothing to do: the format is {FORMAT}, the newest that this version knows.")
-    else:
-        print_line(f"The format is {FORMAT} from entry {entry.number} on.")
+    print_line(
+        f"Nothing to do: the format is {FORMAT}, the newest that this version knows."
+        if entry is None
+        else f"The format is {FORMAT} from entry {entry.number} on."
+    )
 
 
 @click.command(epilog=examples("kbatch recover s3://my-replica/events --dry-run"))
 @place_argument(BUCKET)
 @yes_option
-@dry_run_option("what would be recovered, and what is lost")
+@dry_run_option(help="Only show what would be recovered, and what is lost.")
 @click.option(
     "--whole",
     is_flag=True,
