@@ -138,8 +138,9 @@ def _of_place(cluster: Cluster) -> tuple[Mapping[str, Any], Mapping[str, str]]:
         "commits": len(cluster.commit_numbers()) if cluster.has("commits") else None,
     }
     shown = {
-        name.replace("_", " "): f"{value:,}" if isinstance(value, int) else value or "none"
+        name.replace("_", " "): f"{value:,}" if isinstance(value, int) else value
         for name, value in row.items()
+        if value is not None
     }
     log_dirs = [] if store.disks is None else store.disks.log_dirs(writes=False)
     states = {f"log dir {one.node_id}": f"{one.state}, {one.path}" for one in log_dirs}

@@ -505,7 +505,7 @@ def test_describe_shows_what_there_is_in_a_folder_and_in_a_real_cluster(tmp_path
         assert "partitions    2" in lines
         there = json.loads(done("describe", server.bootstrap_servers, "--json"))
         assert there == row | {"size_in_bytes": None, "commits": None, "log_dirs": []}
-    assert "server        none" in done("describe", str(folder.path)).splitlines()
+    assert "server" not in done("describe", str(folder.path))
 
 
 def test_metrics_of_a_bucket_need_a_package(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
