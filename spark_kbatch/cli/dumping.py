@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from spark_kbatch.cli.output import is_json, json_option, print_json, text_of, whole_pipe
+from spark_kbatch.cli.output import Row, is_json, json_option, print_json, text_of, whole_pipe
 from spark_kbatch.cli.parameters import examples
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.files import LinkedFiles
@@ -117,7 +116,7 @@ class _Dump:
             for one in records or ():
                 self._record(one)
 
-    def _record(self, record: dict[str, Any]) -> None:
+    def _record(self, record: Row) -> None:
         headers = [
             f"{field(h['key'], '=,')}={field(h['value'], ',')}" for h in record["headers"] or ()
         ]
@@ -152,7 +151,7 @@ class _Dump:
         else:
             self._line(1, (f"{shown}{': ' if shown else ''}{fault}", _DAMAGE))
 
-    def _tell(self, row: Mapping[str, Any], fault: str | None) -> None:
+    def _tell(self, row: Row, fault: str | None) -> None:
         """Count what is damaged, and print an object with --json."""
         self.faults += fault is not None
         if is_json():
@@ -171,7 +170,7 @@ class _Dump:
             click.echo(line.plain)
 
 
-def _facts(header: BatchHeader) -> dict[str, Any]:
+def _facts(header: BatchHeader) -> Row:
     return {
         "base_offset": None if header.records_count == UNKNOWN_COUNT else header.base_offset,
         "last_offset": header.last_offset,
@@ -192,7 +191,7 @@ def _facts(header: BatchHeader) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _record_as_json(record: dict[str, Any]) -> dict[str, Any]:
+def _record_as_json(record: Row) -> Row:
     headers = [[one["key"], text_or_base64(one["value"])] for one in record["headers"] or []]
     return {
         "offset": record["offset"],

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import click
 
 from spark_kbatch import Cluster
 from spark_kbatch.cli.output import (
+    Row,
     Table,
     delete_each,
     dry_run_option,
@@ -289,7 +289,7 @@ def _new_offsets(
     return after
 
 
-def _group_as_json(group: ConsumerGroup) -> dict[str, Any]:
+def _group_as_json(group: ConsumerGroup) -> Row:
     row = group._asdict()
     return {
         "group": row.pop("group_id"),
@@ -333,7 +333,7 @@ _MEMBERS = (
 )
 
 
-def _print_group(group: Mapping[str, Any], where: str) -> None:
+def _print_group(group: Row, where: str) -> None:
     generation = f", generation {n}" if (n := group["generation"]) >= 0 else ""  # if told
     title = f"Group {group['group']}: {group['state']}{generation}, {where}"
     Table(title, _COMMITTED, group["offsets"]).print(if_empty=f"{title}; it has no partitions.")
@@ -393,7 +393,7 @@ def offsets(
 
 def _offsets_by_time(
     cluster: Cluster, topic: str, wanted: int | str, isolation_level: str
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     asked = dict.fromkeys(cluster.partitions(topic), wanted)
     found = cluster.list_offsets(asked, isolation_level=isolation_level)
     for tp, record in sorted(found.items()):
@@ -401,7 +401,7 @@ def _offsets_by_time(
         yield {"partition": tp.partition, "offset": offset, "timestamp": iso_time(timestamp)}
 
 
-def _offsets_of_group(cluster: Cluster, topic: str, group_id: str) -> Iterator[dict[str, Any]]:
+def _offsets_of_group(cluster: Cluster, topic: str, group_id: str) -> Iterator[Row]:
     if not cluster.has("groups"):
         raise ConfigError(
             f"no consumer groups are kept in {cluster.address}; --group is for a cluster in a "

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+Row = dict[str, Any]  # what --json prints of one thing
 _FOLDED = 12  # the least width to which text is folded
 _JSON = "spark_kbatch.json"  # in what a run of click keeps
 _INTERRUPTED = 128 + signal.SIGINT  # the exit code that shells give
@@ -57,7 +58,7 @@ def is_json() -> bool:
     return bool(click.get_current_context().meta.get(_JSON))
 
 
-def tell(row: Mapping[str, Any], *lines: str) -> None:
+def tell(row: Row, *lines: str) -> None:
     """Print what a command has found or done: as an object with --json, and else in lines."""
     if is_json():
         print_json(row)
@@ -131,7 +132,7 @@ number = functools.partial(_column, is_number=True)
 def show(
     title: str,
     columns: Sequence[TableColumn],
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Row],
     if_empty: str = "",
 ) -> None:
     """Print rows: each as an object with --json, as it comes, and else all as a table."""
@@ -145,9 +146,7 @@ def show(
 class Table:
     """A table for the terminal, printed as lines with tabs where stdout is not a terminal."""
 
-    def __init__(
-        self, title: str, columns: Sequence[TableColumn], rows: Iterable[Mapping[str, Any]]
-    ) -> None:
+    def __init__(self, title: str, columns: Sequence[TableColumn], rows: Iterable[Row]) -> None:
         self._title, found = title, [*rows]
         self._columns = [
             column
@@ -224,7 +223,7 @@ def raise_first(errors: Sequence[Exception]) -> None:
         raise error
 
 
-def print_json(value: Mapping[str, Any]) -> None:
+def print_json(value: Row) -> None:
     """Print an object as one line of JSON."""
     print_line(to_json(value))
 
@@ -273,7 +272,7 @@ def confirm(lines: Iterable[str], verb: str, done: str, look: str = "") -> None:
 
 def delete_each(
     noun: str,
-    found: Mapping[str, tuple[str, Mapping[str, Any]]],
+    found: Mapping[str, tuple[str, Row]],
     delete: Callable[[str], object],
     *,
     yes: bool,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from spark_kbatch.cli.output import (
+    Row,
     is_json,
     json_option,
     number,
@@ -109,7 +110,7 @@ def infer(place: Place, topic: str, column: str, last: int) -> None:
         print_line(line)
 
 
-def _object(one: RegisteredSchema, *, is_deleted: bool) -> dict[str, Any]:
+def _object(one: RegisteredSchema, *, is_deleted: bool) -> Row:
     return {
         "subject": one.subject,
         "version": one.version,
@@ -121,7 +122,7 @@ def _object(one: RegisteredSchema, *, is_deleted: bool) -> dict[str, Any]:
     }
 
 
-def _described(row: Mapping[str, Any]) -> str:
+def _described(row: Row) -> str:
     try:
         tree = json.loads(row["schema"])
     except ValueError:

@@ -16,6 +16,7 @@ import click
 from spark_kbatch import Cluster
 from spark_kbatch.cli.output import (
     LOOK,
+    Row,
     TableColumn,
     confirm,
     delete_each,
@@ -105,10 +106,10 @@ def topics(place: Place, names: Sequence[str], internal: bool, verbose: bool) ->
     cluster = place.open()
     listed_in = _listed_remotely if cluster.is_remote else _listed_at_path
     chosen, rows, damaged = listed_in(cluster, names, internal)
-    partitions: dict[str, list[dict[str, Any]]] = {}
+    partitions: dict[str, list[Row]] = {}
     for tp, row in rows.items():
         partitions.setdefault(tp.topic, []).append({"partition": tp.partition, **row})
-    listed: list[dict[str, Any]] = [
+    listed: list[Row] = [
         {"topic": one.name, "topic_id": one.topic_id, "partitions": partitions.get(one.name, [])}
         for one in chosen
     ]
@@ -129,9 +130,7 @@ def topics(place: Place, names: Sequence[str], internal: bool, verbose: bool) ->
 
 
 # Topics, the rows of their partitions as JSON has them, and damaged topics that are left out.
-_Listing = tuple[
-    Sequence["Topic"], Mapping[TopicPartition, dict[str, Any]], Mapping[str, KafkaStorageError]
-]
+_Listing = tuple[Sequence["Topic"], Mapping[TopicPartition, Row], Mapping[str, KafkaStorageError]]
 
 
 def _listed_at_path(cluster: Cluster, names: Sequence[str], internal: bool) -> _Listing:
@@ -211,23 +210,23 @@ def _led_offsets(cluster: Cluster, topics: Iterable[Topic]) -> dict[TopicPartiti
     return {tp: LogOffsets(starts[tp], ends[tp], stable[tp], ends[tp]) for tp in led}
 
 
-def _offsets_count(partition: Mapping[str, Any]) -> int | None:
+def _offsets_count(partition: Row) -> int | None:
     """Return the number of a partition's offsets; None if they are not known."""
     end, start = partition["high_watermark"], partition["log_start_offset"]
     return None if end is None else end - start
 
 
-def _held_back(partition: Mapping[str, Any]) -> int | None:
+def _held_back(partition: Row) -> int | None:
     """Return how many offsets readers of committed records wait for; None if it is not known."""
     end, stable = partition["high_watermark"], partition["last_stable_offset"]
     return None if end is None else end - stable
 
 
-def _has_size(partition: Mapping[str, Any]) -> bool:
+def _has_size(partition: Row) -> bool:
     return partition["size_in_bytes"] is not None
 
 
-def _lags(*partitions: Mapping[str, Any]) -> list[str]:
+def _lags(*partitions: Row) -> list[str]:
     lags: dict[str, list[int | None]] = {}
     for partition in partitions:
         for group, one in partition.get("groups", {}).items():
@@ -245,7 +244,7 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
     return total
 
 
-def _is_not_replicated(partition: Mapping[str, Any]) -> bool:
+def _is_not_replicated(partition: Row) -> bool:
     """Return True if not all replicas of a partition are in sync."""
     return len(partition.get("isr", ())) != len(partition.get("replicas", ()))
 
@@ -303,7 +302,7 @@ def _replicas(cluster: Cluster, topics: Iterable[Topic]) -> dict[TopicPartition,
     return {} if has_one else cluster.replicas([topic.name for topic in topics])
 
 
-def _replication(replicas: Sequence[ReplicaInfo] | None) -> dict[str, Any]:
+def _replication(replicas: Sequence[ReplicaInfo] | None) -> Row:
     """Return a partition's leader, replicas, ISR, lag and offline replicas; empty if they are not known."""
     if replicas is None:
         return {}
@@ -317,9 +316,9 @@ def _replication(replicas: Sequence[ReplicaInfo] | None) -> dict[str, Any]:
     }
 
 
-def _groups_by_partition(cluster: Cluster) -> dict[TopicPartition, dict[str, dict[str, Any]]]:
+def _groups_by_partition(cluster: Cluster) -> dict[TopicPartition, dict[str, Row]]:
     """Return consumer groups' offsets, by partition and group id; errors are only logged."""
-    found: dict[TopicPartition, dict[str, dict[str, Any]]] = {}
+    found: dict[TopicPartition, dict[str, Row]] = {}
     if not cluster.has("groups"):
         return found
     try:
@@ -352,7 +351,7 @@ def describe_topic(place: Place, names: Sequence[str]) -> None:
     show(title, _SETTINGS, map(_topic_as_json, found) if is_json() else _settings_shown(found))
 
 
-def _settings_shown(topics: Iterable[Topic]) -> Iterator[dict[str, Any]]:
+def _settings_shown(topics: Iterable[Topic]) -> Iterator[Row]:
     """Yield a row for each setting of some topics, with its default if that is known."""
     for topic in topics:
         defaults = _by_key(TopicConfig()) if topic.config is not None else {}
@@ -366,18 +365,18 @@ def _settings_shown(topics: Iterable[Topic]) -> Iterator[dict[str, Any]]:
 _SETTINGS = (text("topic"), text("setting"), text("value"), text("default"))
 
 
-def _settings(topic: Topic) -> dict[str, Any]:
+def _settings(topic: Topic) -> Row:
     """Return a topic's settings by Kafka's keys, such as retention.ms; none if they are not known."""
     if topic.config is None:
         return dict(getattr(topic, "settings", {}))  # as a real cluster tells them
     return _by_key(topic.config)
 
 
-def _by_key(config: TopicConfig) -> dict[str, Any]:
+def _by_key(config: TopicConfig) -> Row:
     return {topic_key(name): value for name, value in asdict(config).items()}
 
 
-def _topic_as_json(topic: Topic | RemoteTopic) -> dict[str, Any]:
+def _topic_as_json(topic: Topic | RemoteTopic) -> Row:
     return {
         "topic": topic.name,
         "topic_id": topic.topic_id,
@@ -486,7 +485,7 @@ def delete_topic(place: Place, names: Sequence[str], yes: bool, dry_run: bool) -
     """
     cluster = place.open_own()
     contents = {name: _contents(cluster, name) for name in dict.fromkeys(names)}
-    found: dict[str, tuple[str, dict[str, Any]]] = {
+    found: dict[str, tuple[str, Row]] = {
         name: (_summary(one), {"topic": name, **one}) for name, one in contents.items()
     }
     delete_each("topic", found, cluster.delete_topic, yes=yes, dry_run=dry_run)

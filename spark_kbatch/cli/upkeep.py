@@ -14,7 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,6 +23,7 @@ from spark_kbatch import Cluster, Commit
 from spark_kbatch.cli.output import (
     LOOK,
     OnProgress,
+    Row,
     Table,
     asked_to_stop,
     confirm,
@@ -123,11 +124,11 @@ def describe(place: Place, prometheus: bool) -> None:
     tell(row, *(f"{name:14}{what}" for name, what in shown.items()))
 
 
-def _of_place(cluster: Cluster) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+def _of_place(cluster: Cluster) -> tuple[Row, Mapping[str, str]]:
     """Return what there is in a place that is no bucket: for JSON, and in words by name."""
     store, partitions = store_of(cluster), cluster.describe(names := cluster.topic_names())
     sizes = [max(one.size_in_bytes, 0) for one in partitions]
-    row: dict[str, Any] = {
+    row: Row = {
         "cluster_id": store.cluster_id or None,
         "server": served_at(cluster),
         "topics": len(names),
@@ -147,7 +148,7 @@ def _of_place(cluster: Cluster) -> tuple[Mapping[str, Any], Mapping[str, str]]:
     return row | {"log_dirs": [one._asdict() for one in log_dirs]}, shown | states
 
 
-def _of_bucket(found: BucketDescription) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+def _of_bucket(found: BucketDescription) -> tuple[Row, Mapping[str, str]]:
     row = {
         **found._asdict(),
         "entries_since_checkpoint": found.entries_since_checkpoint,
@@ -214,8 +215,7 @@ def history(
     if topic is not None and next(cluster.history(topic), None) is None:
         # Only where nothing was committed: commits to a topic that was deleted are listed.
         cluster.topic(topic)
-    first = cluster.first_commit()
-    if first > 0:
+    if (first := cluster.first_commit()) > 0:
         warn(f"the history starts at commit {first}: earlier commits were deleted")
     commits = itertools.islice(cluster.history(topic), most)
     show(
@@ -226,13 +226,13 @@ def history(
     )
 
 
-def _commit_row(commit: Commit) -> dict[str, Any]:
+def _commit_row(commit: Commit) -> Row:
     stored = commit.as_json()
     size = {"size_in_bytes": stored.pop("bytes")}
     return {**stored, "time": iso_time(commit.time_ms), **size}
 
 
-def _made_by(commit: Mapping[str, Any]) -> str | None:
+def _made_by(commit: Row) -> str | None:
     if commit["sequence"] >= 0:
         return f"{commit['user']}, {commit['transactional_id']} {commit['sequence']}"
     return ", ".join(filter(None, (commit["user"], commit["application_id"]))) or None
@@ -293,7 +293,7 @@ def _looked_up(happenings: Happenings, entry: str) -> Happening:
     return found
 
 
-def _entry_row(one: Happening) -> dict[str, Any]:
+def _entry_row(one: Happening) -> Row:
     entry = one.entry
     return {
         "entry": entry.number, "time": iso_time(entry.time_ms), "kind": entry.content.kind, "by": entry.by or None,
@@ -528,9 +528,7 @@ def _collect(path: str, names: Sequence[str], staging_retention_ms: int, *, dry_
     return not (garbage.skipped or garbage.damaged_topics)
 
 
-def _garbage_told(
-    garbage: Garbage, *, dry_run: bool
-) -> Iterator[tuple[dict[str, Any], Sequence[str]]]:
+def _garbage_told(garbage: Garbage, *, dry_run: bool) -> Iterator[tuple[Row, Sequence[str]]]:
     """Yield what is deleted or kept, each as an object for JSON and as lines."""
     outcome = "would be deleted" if dry_run else "deleted"
     for tp, deletion in garbage.partitions.items():
@@ -559,7 +557,7 @@ def _garbage_told(
     for name, why in garbage.damaged_topics.items():
         yield {"damaged_topic": name, "why": why}, [f"topic {name} is left out: {why}"]
     for one in garbage.waiting:
-        row: dict[str, Any] = {
+        row: Row = {
             "waiting": one.what,
             **dict(zip(one._fields[1:], one[1:], strict=True)),
         }
@@ -1009,7 +1007,7 @@ def _lost_line(lost: LostRange) -> str:
     return f"{line}: {counted(lost.records_count, 'record')}." if lost.records_count else f"{line}."
 
 
-def _chain_as_json(chain: Chain) -> dict[str, Any]:
+def _chain_as_json(chain: Chain) -> Row:
     return {
         "cluster_id": chain.cluster_id,
         "entry": chain.entry,
