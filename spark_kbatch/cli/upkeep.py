@@ -557,11 +557,8 @@ def _garbage_told(garbage: Garbage, *, dry_run: bool) -> Iterator[tuple[Row, Seq
     for name, why in garbage.damaged_topics.items():
         yield {"damaged_topic": name, "why": why}, [f"topic {name} is left out: {why}"]
     for one in garbage.waiting:
-        row: Row = {
-            "waiting": one.what,
-            **dict(zip(one._fields[1:], one[1:], strict=True)),
-        }
-        yield row, [_kept(one)]
+        row = one._asdict()
+        yield {"waiting": row.pop("what"), **row}, [_kept(one)]
 
 
 def _kept(waiting: Waiting) -> str:

@@ -782,6 +782,7 @@ def test_commands_are_listed_in_groups() -> None:
     told = CliRunner().invoke(cli, ["--help"]).stdout
     groups = re.findall(r"^([A-Z][a-z ]+):", told.partition("Options:")[2], re.MULTILINE)
     assert groups == ["Records", "Topics", "Groups", "Upkeep", "Servers"]
+    assert len(told.splitlines()) <= 60
     assert set(re.findall(r"^  ([a-z][a-z -]+?)  ", told, re.MULTILINE)) == COMMANDS.keys()
 
 
