@@ -535,7 +535,7 @@ def maintain(
 ) -> Maintained:
     """Keep retention, merge small objects and delete garbage of a cluster in a bucket, as a Spark job.
 
-    It does what `kbatch maintain` does, with a task for each 64 MiB or so of a topic that are to be merged, and can
+    It does what `kbatch gc` does, with a task for each 64 MiB or so of a topic that are to be merged, and can
     run beside all other jobs.
 
     Args:

@@ -108,7 +108,7 @@ def test_a_few_records_are_read_and_written_without_numba_and_pandas(
 
 def test_the_list_of_commands_says_of_each_what_its_own_help_says() -> None:
     assert [*_COMMANDS] == [*COMMANDS]
-    for name, (_module, _name, said) in _COMMANDS.items():
+    for name, (_module, said) in _COMMANDS.items():
         command = COMMANDS[name]
         assert said == command.get_short_help_str(limit=200), name
         assert isinstance(command, click.Command)

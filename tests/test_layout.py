@@ -120,7 +120,7 @@ FACES = {
         ROOT, "clock", "columns.reading", "columns.schemas", "errors", "model", "opening.stores", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
-        "bucket.history", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.store", "bucket.trial",
+        "bucket.history", "bucket.maintenance", "bucket.mending", "bucket.probe", "bucket.recovery", "bucket.trial",
         "ledger.entries",
         "spark.demo", "store.catalog", "store.reports",
         "values.inference",  # `kbatch schemas infer`, of any bytes

@@ -181,7 +181,7 @@ class BucketReads:
         if pieces > _PIECES_MAX and topic not in self._warned:
             self._warned.add(topic)
             logger.warning(
-                "a partition of topic %r is in %d pieces, each of which costs a request: `kbatch maintain %s` "
+                "a partition of topic %r is in %d pieces, each of which costs a request: `kbatch gc %s` "
                 "merges them",
                 topic,
                 pieces,

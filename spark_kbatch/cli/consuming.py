@@ -21,26 +21,39 @@ import select
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import click
 import pyarrow as pa
 from click.core import ParameterSource
 
-from spark_kbatch.cli.output import is_terminal, raise_first, whole_pipe
+from spark_kbatch.cli.output import (
+    asked_to_stop,
+    is_json,
+    is_terminal,
+    json_option,
+    raise_first,
+    warn,
+    whole_pipe,
+)
 from spark_kbatch.cli.parameters import (
     TIME_HELP,
+    ensure_beside,
+    ensure_one_of,
     examples,
     foreign_end_option,
+    gathered,
+    given,
     isolation_level_option,
-    json_option,
     max_decompressed_option,
+    parsed,
+    partitions_option,
     registry_options,
-    time_given,
+    time_ms,
     where_option,
 )
-from spark_kbatch.cli.paths import client_options, complete_topic, open_topic_reader, path_argument
-from spark_kbatch.cli.stopping import asked_to_stop
+from spark_kbatch.cli.paths import Place, client_options, complete_topic, place_argument
 from spark_kbatch.columns.reading import seen_by_condition, shown_as_json
 from spark_kbatch.errors import (
     UNREADABLE,
@@ -106,45 +119,29 @@ class _Bounds(NamedTuple):
         return edges.end_offset(isolation) if word == "latest" else int(word)
 
 
-def _bounds(
-    default: str,
-) -> Callable[[click.Context, click.Parameter, Sequence[str]], _Bounds | None]:
-    """Return a click callback that parses the offsets given to an option, by partition or for all.
-
-    The callback returns None if none are given.
-    """
-
-    def convert(
-        _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
-    ) -> _Bounds | None:
-        of_all: int | str | None = None
-        of_some: dict[tuple[str | None, int], int | str] = {}
-        for word in (one for text in words for one in text.split(",")):
-            found = _BOUND.fullmatch(word)
-            if found is None:
-                raise click.BadParameter(
-                    f"{word!r} is not an offset, 'earliest', 'latest', PARTITION:OFFSET or "
-                    "TOPIC:PARTITION:OFFSET"
-                )
-            text = found["offset"]
-            offset = int(text) if text.isdigit() else text
-            if found["partition"] is None:
-                if of_all is not None:
-                    raise click.BadParameter(f"{of_all} and {offset} are both for all partitions")
-                of_all = offset
-            elif of_some.setdefault((found["topic"], int(found["partition"])), offset) != offset:
-                raise click.BadParameter(f"partition {word.rpartition(':')[0]} is given twice")
-        return _Bounds(default if of_all is None else of_all, of_some) if words else None
-
-    return convert
+def _bounds(default: str, words: Sequence[str]) -> _Bounds:
+    """Parse the offsets given to an option, by partition or for all."""
+    of_all: int | str | None = None
+    of_some: dict[tuple[str | None, int], int | str] = {}
+    for word in (one for text in words for one in text.split(",")):
+        found = _BOUND.fullmatch(word)
+        if found is None:
+            raise click.BadParameter(
+                f"{word!r} is not an offset, 'earliest', 'latest', PARTITION:OFFSET or "
+                "TOPIC:PARTITION:OFFSET"
+            )
+        text = found["offset"]
+        offset = int(text) if text.isdigit() else text
+        if found["partition"] is None:
+            if of_all is not None:
+                raise click.BadParameter(f"{of_all} and {offset} are both for all partitions")
+            of_all = offset
+        elif of_some.setdefault((found["topic"], int(found["partition"])), offset) != offset:
+            raise click.BadParameter(f"partition {word.rpartition(':')[0]} is given twice")
+    return _Bounds(default if of_all is None else of_all, of_some)
 
 
-def _parse_format(
-    _context: click.Context, _parameter: click.Parameter, text: str | None
-) -> list[bytes | Kind] | None:
-    """Parse the format string that a user gives for records into its literal bytes and fields."""
-    if text is None:
-        return None
+def _parse_format(text: str) -> list[bytes | Kind]:
     parts: list[bytes | Kind] = []
     for found in _PIECE.finditer(text):
         kind, escape = found["kind"], found["escape"]
@@ -170,21 +167,10 @@ def _parse_format(
 
 
 def _layout_of(
-    parts: list[bytes | Kind] | None,
-    *,
-    as_json: bool,
-    raw: bool,
-    with_topic: bool,
-    to_terminal: bool,
+    parts: list[bytes | Kind] | None, *, raw: bool, with_topic: bool, to_terminal: bool
 ) -> Layout:
-    """Return the layout of printed records that --json, --raw or --format asks for.
-
-    Raises:
-        click.UsageError: several of them are given.
-    """
-    if (parts is not None) + as_json + raw > 1:
-        raise click.UsageError("give one of --json, --raw and --format")
-    if as_json:
+    ensure_one_of("--json", "--raw", "--format")
+    if is_json():
         return json_layout()
     if raw:
         parts = [Kind.VALUE, b"\n"]
@@ -196,40 +182,56 @@ def _layout_of(
 _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET or TOPIC:PARTITION:OFFSET; several with commas"
 
 
+# What of a partition is printed, which the command gets as its argument `bounds`.
+_bounds_options = gathered(
+    "bounds",
+    [
+        click.option("--start", metavar="OFFSET,...", multiple=True, callback=parsed(functools.partial(_bounds, "earliest")), help=f"Where to start: {_BOUND_HELP}.  [default: earliest]"),
+        click.option("--end", metavar="OFFSET,...", multiple=True, callback=parsed(functools.partial(_bounds, "latest")), help="Where to stop (exclusive), in the same form.  [default: latest]"),
+        click.option("--from", "from_ms", metavar="TIME", callback=parsed(time_ms), help=f"Start at the first record of this time or later, in each partition: {TIME_HELP}."),
+        click.option("--to", "to_ms", metavar="TIME", callback=parsed(time_ms), help="Stop before the first record of this time or later."),
+        click.option("--last", type=click.IntRange(1), metavar="N", help="Print only the last N records of each partition."),
+    ],
+)  # fmt: skip
+# How keys and values are read and printed, which the command gets as its argument `formats`.
+_formats_options = gathered(
+    "formats",
+    [
+        click.option(
+            "--value-format",
+            type=_FORMATS,
+            help="Print values as JSON on one line: of Avro, each as the schema has it that wrote it.",
+        ),
+        click.option("--key-format", type=_FORMATS, help="Print keys so."),
+        click.option("--value-schema", metavar="SCHEMA", help="Read values as one schema: latest, id:7, version:3, file:order.avsc, or a schema as JSON; JSON also as a DDL, such as 'id bigint'."),
+        click.option("--key-schema", metavar="SCHEMA", help="The same for keys."),
+        click.option("--value-framing", type=_FRAMINGS, help="What names the schema of a value: Confluent's bytes in front of it, a header of the record, or nothing.  [default: confluent with a registry]"),
+        click.option("--key-framing", type=_FRAMINGS, help="The same for keys."),
+        click.option("--json-lenient", metavar="NAMES", help="What is no error in JSON: zone, digits."),
+    ],
+)  # fmt: skip
+
+
 @click.command(
     epilog=examples(
         r"kbatch consume broker:9092 readings --follow --format '%p:%o %k=%v\n'",
         "kbatch consume broker:9092 orders --value-format avro --registry http://localhost:8081 --json",
     )
 )
-@path_argument
+@place_argument()
 @click.argument(
     "topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic
 )
-@click.option("--partition", "-p", "partitions", type=click.IntRange(0), metavar="PARTITION", multiple=True, help="Print only this partition; may be repeated.")  # fmt: skip
-@click.option("--start", metavar="OFFSET,...", multiple=True, callback=_bounds("earliest"), help=f"Where to start: {_BOUND_HELP}.  [default: earliest]")  # fmt: skip
-@click.option("--end", metavar="OFFSET,...", multiple=True, callback=_bounds("latest"), help="Where to stop (exclusive), in the same form.  [default: latest]")  # fmt: skip
-@click.option("--from", "from_ms", metavar="TIME", callback=time_given, help=f"Start at the first record of this time or later, in each partition: {TIME_HELP}.")  # fmt: skip
-@click.option("--to", "to_ms", metavar="TIME", callback=time_given, help="Stop before the first record of this time or later.")  # fmt: skip
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Print only the last N records of each partition.")  # fmt: skip
+@partitions_option(help="Print only this partition; may be repeated.")
+@_bounds_options
 @click.option(
     "--max-records", "-n", type=click.IntRange(1), metavar="N", help="Stop after N records."
 )
 @where_option
 @click.option("--follow", "-f", is_flag=True, help="Go on with records as they come, until SIGINT or SIGTERM.")  # fmt: skip
-@click.option("--format", "parts", metavar="FORMAT", callback=_parse_format, help=r"Print each record in this format: %t topic, %p partition, %o offset, %T time in ms, %k key, %v value, %h headers, %K and %S sizes of key and value, \n, \t, \xHH.")  # fmt: skip
+@click.option("--format", "parts", metavar="FORMAT", callback=parsed(_parse_format), help=r"Print each record in this format: %t topic, %p partition, %o offset, %T time in ms, %k key, %v value, %h headers, %K and %S sizes of key and value, \n, \t, \xHH.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Print values alone, as they are, each with a newline after it.")  # fmt: skip
-@click.option(
-    "--value-format",
-    type=_FORMATS,
-    help="Print values as JSON on one line: of Avro, each as the schema has it that wrote it.",
-)
-@click.option("--key-format", type=_FORMATS, help="Print keys so.")
-@click.option("--value-schema", metavar="SCHEMA", help="Read values as one schema: latest, id:7, version:3, file:order.avsc, or a schema as JSON; JSON also as a DDL, such as 'id bigint'.")  # fmt: skip
-@click.option("--key-schema", metavar="SCHEMA", help="The same for keys.")
-@click.option("--value-framing", type=_FRAMINGS, help="What names the schema of a value: Confluent's bytes in front of it, a header of the record, or nothing.  [default: confluent with a registry]")  # fmt: skip
-@click.option("--key-framing", type=_FRAMINGS, help="The same for keys.")
-@click.option("--json-lenient", metavar="NAMES", help="What is no error in JSON: zone, digits.")
+@_formats_options
 @click.option(
     "--permissive",
     is_flag=True,
@@ -242,33 +244,20 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
 @client_options
 @json_option
 def consume(
-    path: str,
+    place: Place,
     topics: Sequence[str],
     partitions: Sequence[int],
-    start: _Bounds | None,
-    end: _Bounds | None,
-    from_ms: int | None,
-    to_ms: int | None,
-    last: int | None,
+    bounds: dict[str, Any],
     max_records: int | None,
     where: str | None,
     follow: bool,
     parts: list[bytes | Kind] | None,
     raw: bool,
-    value_format: str | None,
-    key_format: str | None,
-    value_schema: str | None,
-    key_schema: str | None,
-    value_framing: str | None,
-    key_framing: str | None,
-    json_lenient: str | None,
+    formats: dict[str, str],
     permissive: bool,
     registry: Mapping[str, str],
     max_decompressed_batch_bytes: int,
     isolation_level: str,
-    foreign_end: str | None,
-    client: Mapping[str, str],
-    as_json: bool,
 ) -> None:
     r"""Print records of topics.
 
@@ -292,11 +281,9 @@ def consume(
     Of a partition where records are damaged, or a disk is away, all before that are printed. What cannot be read is
     listed once all other partitions are printed; the exit code is 1 then.
     """
-    if sum(one is not None for one in (start, from_ms, last)) > 1:
-        raise click.UsageError("give one of --start, --from and --last")
-    if end is not None and to_ms is not None:
-        raise click.UsageError("give one of --end and --to")
-    if follow and (end is not None or to_ms is not None):
+    ensure_one_of("--start", "--from", "--last")
+    ensure_one_of("--end", "--to")
+    if follow and given("--end", "--to"):
         raise click.UsageError("--follow goes on after the end: leave out --end and --to")
     for one in topics:
         if "%" in one and not one.startswith("^"):
@@ -304,20 +291,7 @@ def consume(
                 f"{one!r} is not a topic; a format is given by --format, and -f is --follow"
             )
     several = len(topics) > 1 or any(one.startswith("^") for one in topics)
-    to_terminal = is_terminal()
-    layout = _layout_of(
-        parts, as_json=as_json, raw=raw, with_topic=several, to_terminal=to_terminal
-    )
-    formats = {
-        name: value
-        for name, value in (
-            ("value_format", value_format), ("key_format", key_format),
-            ("value_schema", value_schema), ("key_schema", key_schema),
-            ("value_framing", value_framing), ("key_framing", key_framing),
-            ("json_lenient", json_lenient),
-        )
-        if value is not None
-    }  # fmt: skip
+    layout = _layout_of(parts, raw=raw, with_topic=several, to_terminal=is_terminal())
     for name in ("value", "key"):
         if formats.get(f"{name}_format") == "json":
             formats.setdefault(f"{name}_schema", "string")  # each as it is written
@@ -327,38 +301,44 @@ def consume(
         if source is not ParameterSource.ENVIRONMENT or len(registry) > 1:
             raise click.UsageError("--registry goes with --value-format or --key-format")
         registry = {}
-    if permissive and not formats:
-        raise click.UsageError("--permissive goes with --value-format or --key-format")
+    if not formats:
+        ensure_beside("--permissive", "--value-format", "--key-format")
     if permissive:
         formats["mode"] = PERMISSIVE
     as_json_text = _AsJson(registry, formats)
     layout = as_json_text.layout(layout)
     isolation = IsolationLevel(isolation_level)
-    reader = open_topic_reader(path, client, foreign_end)
-    chosen = _Chosen(
-        reader,
-        topics,
-        partitions,
-        start or _Bounds("earliest", {}),
-        end or _Bounds("latest", {}),
-        from_ms,
-        to_ms,
-        last,
-        isolation,
-    )
+    reader = place.reader()
+    names = [name for name in topics if not name.startswith("^")]
+    patterns = [_pattern(name) for name in topics if name.startswith("^")]
+    chosen = _Chosen(reader, names, patterns, partitions, isolation, **bounds)
     failed = list[KBatchError]()
     with whole_pipe():
         ranges = chosen.ranges(may_be_none=follow)
         follows = follow and not chosen.unreadable
+        chosen_topics = list(dict.fromkeys(one.topic_partition.topic for one in ranges))
         printer = _Printer(
-            reader,
+            functools.partial(
+                reader.read_range,
+                columns=layout.columns,
+                isolation=isolation,
+                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+            ),
+            functools.cache(
+                lambda topic: (
+                    None
+                    if where is None
+                    else reader.where(
+                        where,
+                        as_json_text.seen(topic),
+                        "--where",
+                        topics=chosen_topics if topic in chosen_topics[:1] else None,  # warns once
+                    )
+                )
+            ),
             layout,
-            max_records,
-            isolation,
-            max_decompressed_batch_bytes,
             as_json_text,
-            where,
-            topics=list(dict.fromkeys(one.topic_partition.topic for one in ranges)),
+            max_records,
             names_partitions=len(ranges) > 1 or follow,
             stop=asked_to_stop() if follows else threading.Event(),
         )
@@ -371,7 +351,7 @@ def consume(
                 except UNREADABLE as error:
                     failed.append(error)
     for topic_partition, why in chosen.unreadable.items():
-        click.echo(visible(f"kbatch: {topic_partition} cannot be read: {why}"), err=True)
+        warn(f"kbatch: {topic_partition} cannot be read: {why}")
     raise_first(failed)
     if chosen.unreadable:
         sys.exit(1)
@@ -381,12 +361,10 @@ class _AsJson:
     """The keys and values that are printed as JSON, of the topics that a command reads."""
 
     def __init__(self, registry: Mapping[str, str], formats: Mapping[str, str]) -> None:
-        self._registry, self._formats = registry, formats
+        self._registry, self._formats = dict(registry) or None, formats
         self._columns = [name for name in ("key", "value") if f"{name}_format" in formats]
         if formats:
-            parse_value_keywords(
-                registry or None, formats, ["TOPIC"]
-            )  # which refuses what does not fit
+            parse_value_keywords(self._registry, formats, ["TOPIC"])  # refuses what does not fit
         self._null: str | None = None
 
     def layout(self, layout: Layout) -> Layout:
@@ -402,13 +380,11 @@ class _AsJson:
             f"go on after it with --start {where}{{after}}, with --permissive, or leave out "
             "--{column}-format"
         )
-        return shown_as_json(
-            dict(self._registry) or None, self._formats, topic_partition.topic, remedy=remedy
-        )
+        return shown_as_json(self._registry, self._formats, topic_partition.topic, remedy=remedy)
 
     def seen(self, topic: str) -> Any:
         """Return the columns that a condition on a topic's records sees."""
-        return seen_by_condition(dict(self._registry) or None, self._formats, topic)
+        return seen_by_condition(self._registry, self._formats, topic)
 
     def with_nulls(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with what is printed for a key or a value that is null."""
@@ -422,46 +398,21 @@ class _AsJson:
         return rows
 
 
+@dataclass
 class _Printer:
     """Printer of record ranges to stdout, until a maximum number of records, or until it is to stop."""
 
-    def __init__(
-        self,
-        reader: Any,
-        layout: Layout,
-        max_records: int | None,
-        isolation: IsolationLevel,
-        max_decompressed_batch_bytes: int,
-        as_json_text: _AsJson,
-        where: str | None,
-        *,
-        topics: Sequence[str],
-        names_partitions: bool,
-        stop: threading.Event,
-    ) -> None:
-        self._stop = stop
-        self._reader, self._layout, self._left = reader, layout, max_records
-        self._as_json_text = as_json_text
-        self._names_partitions = names_partitions
-        self._where_of = functools.cache(
-            lambda topic: (
-                None
-                if where is None
-                else reader.where(
-                    where,
-                    as_json_text.seen(topic),
-                    "--where",
-                    topics=topics if topic in topics[:1] else None,  # which warns once
-                )
-            )
-        )
-        self._isolation = isolation
-        self._most = max_decompressed_batch_bytes
-        self._out = sys.stdout.buffer
+    read_range: Callable[..., Iterator[pa.RecordBatch]]
+    condition_of: Callable[[str], Any]  # of a topic
+    layout: Layout
+    as_json_text: _AsJson
+    left: int | None  # how many records may still be printed
+    names_partitions: bool
+    stop: threading.Event
 
     def is_done(self) -> bool:
         """Return whether the maximum number of records has been printed, or it was asked to stop."""
-        return self._left == 0 or self._stop.is_set()
+        return self.left == 0 or self.stop.is_set()
 
     def print(self, wanted: OffsetRange) -> None:
         """Print the records in a range of offsets; once it is done, no more are read."""
@@ -474,15 +425,15 @@ class _Printer:
 
         Asked to stop, it ends after the lines that are being written, of whole records.
         """
-        rows = batch if self._left is None else batch.slice(0, self._left)
-        for text in Lines(self._layout, topic_partition).of(self._as_json_text.with_nulls(rows)):
+        rows = batch if self.left is None else batch.slice(0, self.left)
+        for text in Lines(self.layout, topic_partition).of(self.as_json_text.with_nulls(rows)):
             while text:  # an unbuffered stdout takes a part of it where a signal comes
-                text = text[self._out.write(text) :]
-            if self._stop.is_set():
+                text = text[sys.stdout.buffer.write(text) :]
+            if self.stop.is_set():
                 break
-        self._out.flush()
-        if self._left is not None:
-            self._left -= rows.num_rows
+        sys.stdout.buffer.flush()
+        if self.left is not None:
+            self.left -= rows.num_rows
 
     def read(self, wanted: OffsetRange, topic_id: str = "") -> Iterator[pa.RecordBatch]:
         """Return what yields the records of a range as they are printed.
@@ -492,14 +443,11 @@ class _Printer:
         Raises:
             ConfigError: the condition does not fit the topic, also where the range is empty.
         """
-        batches = self._reader.read_range(
+        batches = self.read_range(
             wanted,
-            self._layout.columns,
-            self._isolation,
             topic_id=topic_id,
-            max_decompressed_batch_bytes=self._most,
-            typed=self._as_json_text.of(wanted.topic_partition, names_it=self._names_partitions),
-            where=self._where_of(wanted.topic_partition.topic),
+            typed=self.as_json_text.of(wanted.topic_partition, names_it=self.names_partitions),
+            where=self.condition_of(wanted.topic_partition.topic),
         )
         return self._saying_how_to_go_on(batches if wanted.start < wanted.end else (), wanted)
 
@@ -509,33 +457,27 @@ class _Printer:
         try:
             yield from batches
         except CorruptRecordError as error:
-            bound = "{0.topic}:{0.partition}:{1}" if self._names_partitions else "{1}"
+            bound = "{0.topic}:{0.partition}:{1}" if self.names_partitions else "{1}"
             raise going_on(error, wanted.topic_partition, f"--start {bound}".format) from None
 
 
+@dataclass
 class _Chosen:
     """The partitions that `kbatch consume` prints, and the offset where each starts and ends."""
 
-    def __init__(
-        self,
-        reader: Any,
-        topics: Sequence[str],
-        partitions: Sequence[int],
-        start: _Bounds,
-        end: _Bounds,
-        from_ms: int | None,
-        to_ms: int | None,
-        last: int | None,
-        isolation: IsolationLevel,
-    ) -> None:
-        self.source = reader.source
-        self.reader, self._numbers = reader, partitions
-        self._names = [name for name in topics if not name.startswith("^")]
-        self._patterns = [_pattern(name) for name in topics if name.startswith("^")]
-        self._start, self._end, self._last = start, end, last
-        self._from_ms, self._to_ms = from_ms, to_ms
-        self.isolation = isolation
-        self.unreadable: dict[TopicPartition, Exception] = {}  # that `ranges` has left out
+    reader: Any
+    names: Sequence[str]  # of topics
+    patterns: Sequence[re.Pattern[str]]
+    numbers: Sequence[int]  # of partitions; all if there are none
+    isolation: IsolationLevel
+    start: _Bounds
+    end: _Bounds
+    from_ms: int | None = None
+    to_ms: int | None = None
+    last: int | None = None
+    unreadable: dict[TopicPartition, Exception] = field(
+        default_factory=dict
+    )  # that `ranges` has left out
 
     def followed(self, reader: Any) -> dict[TopicPartition, str]:
         """Return the partitions to print as they are by now, with the ids of their topics.
@@ -544,13 +486,9 @@ class _Chosen:
             UnknownTopicOrPartitionError: there is no topic of a name that was given.
         """
         found: dict[TopicPartition, str] = {}
-        for topics in (self._names, *self._patterns):
-            found |= reader.chosen(topics, self._numbers or None)
+        for topics in (self.names, *self.patterns):
+            found |= reader.chosen(topics, self.numbers or None)
         return found
-
-    def is_named(self, topic: str) -> bool:
-        """Return True if a topic was given by its name."""
-        return topic in self._names
 
     def ranges(self, *, may_be_none: bool = False) -> list[OffsetRange]:
         """Return the range of offsets to print in each chosen partition that can be read, as of now.
@@ -563,44 +501,43 @@ class _Chosen:
         """
         wanted = [*self.followed(self.reader)]
         if not (wanted or may_be_none):
-            patterns = ", ".join(repr(p.pattern) for p in self._patterns)
-            every = ", ".join(self.source.topic_names())
+            patterns = ", ".join(repr(p.pattern) for p in self.patterns)
+            every = ", ".join(self.reader.source.topic_names())
             raise ConfigError(f"no topic matches {patterns}; topics: {every or 'none'}")
-        self._ensure_read(wanted, may_come=may_be_none and bool(self._patterns))
+        self._ensure_read(wanted, may_come=may_be_none and bool(self.patterns))
         views, self.unreadable = self.reader.readable(wanted)
         starts, ends = dict[TopicPartition, int | str](), {}
         for tp, view in views.items():
             edges = view.offsets
             log_end = edges.end_offset(self.isolation)
-            end = self._end.of(tp, edges, self.isolation)
-            if self._to_ms is not None:
-                end = _offset_of(view, self._to_ms, log_end)
-            if self._from_ms is not None:
-                starts[tp] = min(_offset_of(view, self._from_ms, log_end), end)
-            elif self._to_ms is None and self._start.given(tp) == "earliest":
+            end = self.end.of(tp, edges, self.isolation)
+            if self.to_ms is not None:
+                end = _offset_of(view, self.to_ms, log_end)
+            if self.from_ms is not None:
+                starts[tp] = min(_offset_of(view, self.from_ms, log_end), end)
+            elif self.to_ms is None and self.start.given(tp) == "earliest":
                 starts[tp] = "earliest"
             else:
-                starts[tp] = self._start.of(tp, edges, self.isolation)
+                starts[tp] = self.start.of(tp, edges, self.isolation)
             ends[tp] = end
         found: list[OffsetRange] = self.reader.ranges(views, starts, ends, self.isolation)
-        if self._last is None:
+        if self.last is None:
             return found
-        return [self.reader.last_records(one, self._last, self._offsets) for one in found]
+        offsets = functools.partial(
+            self.reader.read_range, columns=["offset"], isolation=self.isolation
+        )
+        return [self.reader.last_records(one, self.last, offsets) for one in found]
 
     def _ensure_read(self, chosen: Sequence[TopicPartition], *, may_come: bool) -> None:
         """Refuse offsets given for partitions that are not chosen; warn of them if such may come later."""
         known = {*chosen, *((None, tp.partition) for tp in chosen)}
-        for option, bounds in (("--start", self._start), ("--end", self._end)):
+        for option, bounds in (("--start", self.start), ("--end", self.end)):
             for topic, partition in bounds.of_some.keys() - known:
                 name = f"partition {partition}" + (f" of topic {topic!r}" if topic else "")
                 why = f"{option} has an offset of {name}, which is not among those to read"
                 if not may_come:
                     raise click.UsageError(why)
                 logger.warning("%s: it is ignored", visible(why))
-
-    def _offsets(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        found: Iterator[pa.RecordBatch] = self.reader.read_range(wanted, ["offset"], self.isolation)
-        return found
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -622,7 +559,7 @@ def _follow(chosen: _Chosen, printer: _Printer, ranges: Sequence[OffsetRange]) -
     following = open_following(
         chosen.reader,
         chosen.followed,
-        chosen.is_named,
+        lambda topic: topic in chosen.names,
         chosen.isolation,
         {one.topic_partition: one.start for one in ranges},
         lambda wanted, _, topic_id: printer.read(wanted, topic_id),

@@ -7,12 +7,12 @@ import importlib.util
 import click
 
 from spark_kbatch.cli.parameters import examples
-from spark_kbatch.cli.paths import ensure_folder
+from spark_kbatch.cli.paths import FOLDER, ensure_is
 from spark_kbatch.errors import INSTALL_EXTRA, ConfigError
 
 
 @click.command(epilog=examples("kbatch demo"))
-@click.argument("path", required=False, callback=ensure_folder)
+@click.argument("path", required=False, callback=ensure_is(FOLDER))
 def demo(path: str | None) -> None:
     """Write, read and check a year of flights with Spark.
 

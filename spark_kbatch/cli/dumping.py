@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from spark_kbatch.cli.output import print_json, text_of, whole_pipe
-from spark_kbatch.cli.parameters import examples, json_option
+from spark_kbatch.cli.output import Row, is_json, json_option, print_json, text_of, whole_pipe
+from spark_kbatch.cli.parameters import examples
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.files import LinkedFiles
-from spark_kbatch.log.contents import DumpedBatch, Gap, batches, entries
+from spark_kbatch.log.contents import DumpedBatch, DumpedEntry, Gap, batches, entries
 from spark_kbatch.model import CODEC_NAMES
 from spark_kbatch.record.header import (
     LOG_APPEND_TIME_TYPE,
@@ -34,7 +33,7 @@ _LOCATION, _DAMAGE = "bold", "bold red"
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @click.option("--records", "-r", is_flag=True, help="Show the records of each batch, too.")
 @json_option
-def dump(paths: Sequence[str], records: bool, as_json: bool) -> None:
+def dump(paths: Sequence[str], records: bool) -> None:
     """Show the contents of a log's FILEs.
 
     That is the batches of a .log file, and the entries of all others. A FILE may be of a cluster of kbatch or
@@ -45,40 +44,134 @@ def dump(paths: Sequence[str], records: bool, as_json: bool) -> None:
     Damage is reported, and the next valid batch is shown after it. The exit code is 1 then.
     """
     with whole_pipe():
-        shown: _Json | _Tree = _Json(records) if as_json else _Tree(records)
+        shown = _Dump(records)
         for path in map(Path, paths):
             for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-                _dump(file, shown)
-        if shown.is_damaged:
+                shown.file(file)
+        if shown.faults:
             sys.exit(1)
 
 
-def _dump(path: Path, shown: _Json | _Tree) -> None:
-    if not path.is_file():
-        raise ConfigError(
-            f"{path} is not a file of a log" if path.exists() else f"{path} does not exist"
-        )
-    files = LinkedFiles()
-    shown.start(path)
-    if path.suffix == ".log":
-        for found in batches(files, path):
+class _Dump:
+    """Output of `kbatch dump`: as JSON an object for each batch, gap between batches and index entry.
+
+    Else it is a tree of files, their batches, and the batches' records.
+    """
+
+    def __init__(self, with_records: bool) -> None:
+        self._with_records, self._path = with_records, Path()
+        self._console = Console()
+        self.faults = self._batches = self._records = 0
+
+    def file(self, path: Path) -> None:
+        if not path.is_file():
+            raise ConfigError(
+                f"{path} is not a file of a log" if path.exists() else f"{path} does not exist"
+            )
+        files, before = LinkedFiles(), self.faults
+        self._path, self._batches, self._records = path, 0, 0
+        self._line(0, (str(path), _LOCATION), (f", {path.stat().st_size:,} bytes", ""))
+        for found in batches(files, path) if path.suffix == ".log" else entries(files, path):
             if isinstance(found, Gap):
-                shown.gap(found)
+                self._gap(found)
+            elif isinstance(found, DumpedBatch):
+                self._batch(found)
             else:
-                shown.batch(found)
-    else:
-        for one in entries(files, path):
-            values = dict(one.values)
-            for name in values:
-                if name.endswith("timestamp"):
-                    values[name] = iso_time(values[name])
-            shown.entry(values, one.fault)
-    shown.end()
+                self._entry(found)
+        if self._batches:
+            faults = self.faults - before
+            damaged = (f", {counted(faults, 'damaged place')}", _DAMAGE) if faults else ("", "")
+            count = f"{self._batches:,} batch{'es' * (self._batches != 1)}, {counted(self._records, 'record')}"
+            self._line(1, (count, "dim"), damaged)
+
+    def _batch(self, found: DumpedBatch) -> None:
+        header, fault, records = found.header, found.fault, None
+        shows_records = self._with_records and (is_json() or not header.is_control)
+        if fault is None and (shows_records or (header.is_wrapper and not is_json())):
+            try:
+                records = found.records().to_pylist()
+            except CorruptRecordError as error:
+                fault = str(error)
+        marker = found.marker()
+        row = {"position": found.position, **_facts(header), "is_valid": fault is None}
+        row |= {"fault": fault, "marker": marker}
+        if self._with_records and fault is None:
+            row["records"] = [*map(_record_as_json, records or ())]
+        self._tell(row, fault)
+        count = header.records_count
+        offsets = f"offsets {header.base_offset} to {header.last_offset}"
+        if count == UNKNOWN_COUNT:  # a wrapper
+            count = len(records or ())
+            first = records[0]["offset"] if records else "unknown"
+            offsets = f"offsets {first} to {header.last_offset}"
+        self._batches += 1
+        self._records += 0 if fault or header.is_control else count
+        words = [offsets, counted(count, "record"), f"{header.size_in_bytes:,} bytes"]
+        words += [f"V{header.magic}", *_words(header), f"CRC {header.crc:#010x}"]
+        words += [marker] if marker else []
+        self._line(1, (f"{found.position}", _LOCATION), (": " + ", ".join(words), ""))
+        if fault is not None:
+            self._line(2, (f"damaged: {fault}", _DAMAGE))
+        elif shows_records:
+            for one in records or ():
+                self._record(one)
+
+    def _record(self, record: Row) -> None:
+        headers = [
+            f"{field(h['key'], '=,')}={field(h['value'], ',')}" for h in record["headers"] or ()
+        ]
+        words = (
+            text_of(iso_time(record["timestamp"])),
+            field(record["key"]),
+            field(record["value"]),
+        )
+        self._line(2, (str(record["offset"]), "cyan"), ("  " + "  ".join((*words, *headers)), ""))
+
+    def _gap(self, found: Gap) -> None:
+        row = {"position": found.position, "end_position": found.end_position}
+        fault = found.what if found.is_damage else None
+        self._tell({**row, "is_valid": fault is None, "fault": found.what}, fault)
+        size = f"{found.end_position - found.position:,} bytes"
+        if fault is None:
+            self._line(1, (f"{found.position}", _LOCATION), (f": {size}: {found.what}", ""))
+        else:
+            self._line(1, (f"{found.position}: {size} that are no batch: {fault}", _DAMAGE))
+
+    def _entry(self, found: DumpedEntry) -> None:
+        fault = found.fault
+        values = {
+            name: iso_time(value) if name.endswith("timestamp") else value
+            for name, value in found.values.items()
+        }
+        self._tell({**values, "fault": fault}, fault)
+        shown = ", ".join(f"{name.replace('_', ' ')} {text_of(v)}" for name, v in values.items())
+        shown = visible(str(values.get("line", shown)))
+        if fault is None:
+            self._line(1, (shown, ""))
+        else:
+            self._line(1, (f"{shown}{': ' if shown else ''}{fault}", _DAMAGE))
+
+    def _tell(self, row: Row, fault: str | None) -> None:
+        """Count what is damaged, and print an object with --json."""
+        self.faults += fault is not None
+        if is_json():
+            print_json({"file": str(self._path), **row})
+
+    def _line(self, depth: int, *parts: tuple[str, str]) -> None:
+        """Print a line of the tree, unless objects are printed."""
+        if is_json():
+            return
+        line = Text("  " * depth)
+        for text, style in parts:
+            line.append(visible(text), style)
+        if self._console.is_terminal:
+            self._console.print(line, soft_wrap=True)
+        else:
+            click.echo(line.plain)
 
 
-def _facts(header: BatchHeader) -> dict[str, Any]:
-    """Return the fields of a batch's header by name, as `kbatch dump --json` shows them."""
-    facts: dict[str, Any] = {
+def _facts(header: BatchHeader) -> Row:
+    return {
         "base_offset": None if header.records_count == UNKNOWN_COUNT else header.base_offset,
         "last_offset": header.last_offset,
         "records_count": None if header.records_count == UNKNOWN_COUNT else header.records_count,
@@ -96,45 +189,9 @@ def _facts(header: BatchHeader) -> dict[str, Any]:
         "is_transactional": header.is_transactional,
         "is_control": header.is_control,
     }  # fmt: skip
-    return facts
 
 
-class _Json:
-    """Output of `kbatch dump` as JSON: a line for each batch, gap between batches, and index entry."""
-
-    def __init__(self, with_records: bool) -> None:
-        self._with_records, self._path = with_records, ""
-        self.is_damaged = False
-
-    def start(self, path: Path) -> None:
-        self._path = str(path)
-
-    def end(self) -> None:
-        pass
-
-    def batch(self, found: DumpedBatch) -> None:
-        row: dict[str, Any] = {"file": self._path, "position": found.position}
-        row |= {**_facts(found.header), "is_valid": found.fault is None, "fault": found.fault}
-        row["marker"] = found.marker()
-        if self._with_records and found.fault is None:
-            try:
-                row["records"] = [_record_as_json(one) for one in found.records().to_pylist()]
-            except CorruptRecordError as error:
-                row |= {"is_valid": False, "fault": str(error)}
-        self.is_damaged |= not row["is_valid"]
-        print_json(row)
-
-    def gap(self, found: Gap) -> None:
-        self.is_damaged |= found.is_damage
-        row = {"file": self._path, "position": found.position, "end_position": found.end_position}
-        print_json({**row, "is_valid": not found.is_damage, "fault": found.what})
-
-    def entry(self, values: Mapping[str, Any], fault: str | None) -> None:
-        self.is_damaged |= fault is not None
-        print_json({"file": self._path, **values, "fault": fault})
-
-
-def _record_as_json(record: dict[str, Any]) -> dict[str, Any]:
+def _record_as_json(record: Row) -> Row:
     headers = [[one["key"], text_or_base64(one["value"])] for one in record["headers"] or []]
     return {
         "offset": record["offset"],
@@ -145,109 +202,7 @@ def _record_as_json(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class _Tree:
-    """Output of `kbatch dump` as a tree of files, their batches, and the batches' records."""
-
-    def __init__(self, with_records: bool) -> None:
-        self._with_records = with_records
-        self._console = Console()
-        self._batches = self._records = self._faults = 0
-
-    @property
-    def is_damaged(self) -> bool:
-        return self._faults > 0
-
-    def start(self, path: Path) -> None:
-        size = path.stat().st_size
-        self._line(0, (str(path), _LOCATION), (f", {size:,} bytes", ""))
-        self._batches = self._records = 0
-        self._faults_before = self._faults
-
-    def end(self) -> None:
-        faults = self._faults - self._faults_before
-        if self._batches:
-            damaged = (f", {counted(faults, 'damaged place')}", _DAMAGE) if faults else ("", "")
-            count = f"{self._batches:,} batch{'es' * (self._batches != 1)}, {counted(self._records, 'record')}"
-            self._line(1, (count, "dim"), damaged)
-
-    def batch(self, found: DumpedBatch) -> None:
-        self._batches += 1
-        header, fault = found.header, found.fault
-        records = None
-        if fault is None and (self._with_records or header.is_wrapper) and not header.is_control:
-            try:
-                records = found.records().to_pylist()
-            except CorruptRecordError as error:
-                fault = str(error)
-        count = header.records_count
-        offsets = f"offsets {header.base_offset} to {header.last_offset}"
-        if count == UNKNOWN_COUNT:  # a wrapper
-            count = len(records or ())
-            first = records[0]["offset"] if records else "unknown"
-            offsets = f"offsets {first} to {header.last_offset}"
-        self._records += 0 if fault or header.is_control else count
-        words = [
-            offsets,
-            counted(count, "record"),
-            f"{header.size_in_bytes:,} bytes",
-            f"V{header.magic}",
-        ]
-        words += [*_words(header), f"CRC {header.crc:#010x}"]
-        marker = found.marker()
-        words += [marker] if marker else []
-        self._line(1, (f"{found.position}", _LOCATION), (": " + ", ".join(words), ""))
-        if fault is not None:
-            self._fault(2, f"damaged: {fault}")
-        elif self._with_records:
-            for one in records or ():
-                self._record(one)
-
-    def _record(self, record: dict[str, Any]) -> None:
-        headers = [
-            f"{field(h['key'], '=,')}={field(h['value'], ',')}" for h in record["headers"] or ()
-        ]
-        words = (
-            text_of(iso_time(record["timestamp"])),
-            field(record["key"]),
-            field(record["value"]),
-        )
-        self._line(2, (str(record["offset"]), "cyan"), ("  " + "  ".join((*words, *headers)), ""))
-
-    def gap(self, found: Gap) -> None:
-        size = found.end_position - found.position
-        if found.is_damage:
-            self._fault(1, f"{found.position}: {size:,} bytes that are no batch: {found.what}")
-        else:
-            self._line(1, (f"{found.position}", _LOCATION), (f": {size:,} bytes: {found.what}", ""))
-
-    def entry(self, values: Mapping[str, Any], fault: str | None) -> None:
-        if "line" in values:
-            shown = visible(values["line"])
-        else:
-            shown = ", ".join(
-                f"{name.replace('_', ' ')} {text_of(v)}" for name, v in values.items()
-            )
-        if fault is None:
-            self._line(1, (shown, ""))
-        else:
-            self._fault(1, f"{shown}{': ' if shown else ''}{fault}")
-
-    def _fault(self, depth: int, text: str) -> None:
-        self._faults += 1
-        self._line(depth, (text, _DAMAGE))
-
-    def _line(self, depth: int, *parts: tuple[str, str]) -> None:
-        line = Text("  " * depth)
-        for text, style in parts:
-            line.append(visible(text), style)
-        if self._console.is_terminal:
-            self._console.print(line, soft_wrap=True)
-        else:
-            click.echo(line.plain)
-
-
 def _words(header: BatchHeader) -> list[str]:
-    """Return a batch's codec, times, leader epoch, producer and whether it is transactional, as words."""
     words = [CODEC_NAMES.get(header.codec, f"unknown compression {header.codec}")]
     words[0] = "not compressed" if words[0] == "none" else words[0]
     if header.max_timestamp != NO_TIMESTAMP:

@@ -4,35 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
 import pyarrow as pa
 
 from spark_kbatch.cli.inputs import FORMAT_OF_SUFFIX
-from spark_kbatch.cli.output import Table, print_json, print_line, progress_bar, raise_first
+from spark_kbatch.cli.output import (
+    json_option,
+    number,
+    progress_bar,
+    raise_first,
+    show,
+    tell,
+    warn,
+)
 from spark_kbatch.cli.parameters import (
     examples,
     foreign_end_option,
     isolation_level_option,
-    json_option,
     max_decompressed_option,
+    partitions_option,
     refuse_beside,
     where_option,
 )
-from spark_kbatch.cli.paths import (
-    client_options,
-    open_cluster,
-    open_topic_reader,
-    path_argument,
-    topic_argument,
-)
+from spark_kbatch.cli.paths import Place, client_options, place_argument, topic_argument
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import UNREADABLE, ConfigError, KBatchError, going_on
 from spark_kbatch.model import IsolationLevel, OffsetRange, TopicPartition
 from spark_kbatch.record.lines import Layout, Lines, json_layout
-from spark_kbatch.terminal import counted, text_or_base64, to_json, visible
+from spark_kbatch.terminal import counted, text_or_base64, to_json
 
 _FORMATS = ("parquet", "csv", "json")
 _ROW_GROUP_BYTES = 64 << 20
@@ -49,13 +51,13 @@ the export: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
         "kbatch export my-cluster readings --log-dir /var/kafka-logs",
     )
 )
-@path_argument
+@place_argument()
 @topic_argument
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--log-dir", metavar="DIR", help="In place of FILE: one of a stopped broker's log.dirs.")  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(_FORMATS), help="Format of FILE; by default its name tells: .parquet, .csv, .json, .jsonl or .ndjson.")  # fmt: skip
 @click.option("--text", is_flag=True, help="Write keys and values into Parquet as strings, not as bytes. CSV always has strings.")  # fmt: skip
-@click.option("--partition", "-p", "partitions", type=click.IntRange(0), metavar="PARTITION", multiple=True, help="Write only this partition to FILE; may be repeated.")  # fmt: skip
+@partitions_option(help="Write only this partition to FILE; may be repeated.")
 @where_option
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @max_decompressed_option
@@ -64,7 +66,7 @@ the export: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
 @client_options
 @json_option
 def export(
-    path: str,
+    place: Place,
     topic: str,
     file: Path | None,
     log_dir: str | None,
@@ -75,9 +77,6 @@ def export(
     overwrite: bool,
     max_decompressed_batch_bytes: int,
     isolation_level: str,
-    foreign_end: str | None,
-    client: Mapping[str, str],
-    as_json: bool,
 ) -> None:
     """Copy TOPIC into FILE, or a broker's log dir.
 
@@ -97,7 +96,7 @@ def export(
         if text or overwrite or format_name or partitions:
             raise click.UsageError("--text, --overwrite, --format and --partition are for a FILE")
         refuse_beside("--log-dir", log_dir, "--isolation-level", "--foreign-end", "--max-decompressed-batch-bytes", "--where")  # fmt: skip
-        _to_broker(path, client, topic, log_dir, as_json=as_json)
+        _to_broker(place, topic, log_dir)
         return
     assert file is not None
     kind = format_name or FORMAT_OF_SUFFIX.get(file.suffix.lower())
@@ -109,8 +108,9 @@ def export(
     if text and kind == "json":
         raise click.UsageError("--text is for Parquet: JSON has strings wherever bytes are text")
     _ensure_may_be_written(file, overwrite=overwrite)
-    reader = open_topic_reader(path, client, foreign_end)
+    reader = place.reader()
     condition = None if where is None else reader.where(where, None, "--where", topics=[topic])
+    how = {"max_decompressed_batch_bytes": max_decompressed_batch_bytes, "where": condition}
     ranges = reader.offset_ranges(
         topic, partitions=partitions or None, isolation_level=isolation_level
     )
@@ -124,31 +124,25 @@ def export(
             partitions=[wanted.topic_partition.partition],
             end=wanted.end,
             isolation_level=isolation_level,
-            max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-            where=condition,
+            **how,
         )
 
     def go_on(at: TopicPartition, after: int) -> str:
-        return f"`kbatch consume {path} {topic} --partition {at.partition} --start {after}`"
+        return f"`kbatch consume {place.path} {topic} --partition {at.partition} --start {after}`"
 
     def read(wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """Yield records up to one that cannot be read; `unreadable` then has why, and how to read on."""
         try:
             if kind == "json":
-                yield from reader.read_range(
-                    wanted,
-                    layout.columns,
-                    IsolationLevel(isolation_level),
-                    max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-                    where=condition,
-                )
+                isolation = IsolationLevel(isolation_level)
+                yield from reader.read_range(wanted, layout.columns, isolation, **how)
             else:
                 yield from rows(wanted)
         except UNREADABLE as error:
             unreadable.append(going_on(error, wanted.topic_partition, go_on))
 
     with (
-        progress_bar(f"{topic} to {file.name}", hidden=as_json) as on_progress,
+        progress_bar(f"{topic} to {file.name}") as on_progress,
         _made(file) as temporary,
     ):
         if kind == "json":
@@ -168,14 +162,16 @@ def export(
         if unreadable:
             part = file.with_stem(f"{file.stem}.incomplete")
             temporary.replace(part)
-            click.echo(visible(f"{counted(count, 'record')} before damage are in {part}"), err=True)
+            warn(f"{counted(count, 'record')} before damage are in {part}")
             raise_first(unreadable)
     size = file.stat().st_size
-    if as_json:
-        told = {"topic": topic, "file": str(file), "format": kind}
-        print_json({**told, "records": count, "size_in_bytes": size})
-    else:
-        print_line(visible(f"Wrote {count:,} records of {topic} to {file}, {size:,} bytes."))
+    tell(
+        {
+            "topic": topic, "file": str(file), "format": kind, "records": count,
+            "size_in_bytes": size,
+        },
+        f"Wrote {count:,} records of {topic} to {file}, {size:,} bytes.",
+    )  # fmt: skip
 
 
 def _ensure_may_be_written(file: Path, *, overwrite: bool) -> None:
@@ -284,26 +280,25 @@ def _with_strings(batch: pa.RecordBatch) -> pa.RecordBatch:
         raise
 
 
-def _to_broker(
-    path: str, client: Mapping[str, str], topic: str, log_dir: str, *, as_json: bool
-) -> None:
-    cluster = open_cluster(path, client)
+def _to_broker(place: Place, topic: str, log_dir: str) -> None:
+    cluster = place.open_own()
     if cluster.is_remote:
         raise click.UsageError(
-            f"{path!r} is the address of a real cluster; `kbatch export` works on a folder where --log-dir is given"
+            f"{place.path!r} is the address of a real cluster; `kbatch export` works on a folder where --log-dir is given"
         )
     exported = cluster.export(topic, to=log_dir)
-    if as_json:
-        for row in exported:
-            values = row._asdict()
-            values.pop("topic_partition")
-            print_json({"topic": topic, "partition": row.topic_partition.partition} | values)
-    else:
-        table = Table(f"Topic {topic} in {log_dir}")
-        table.add_numbers(
-            "partition", "first offset", "next offset", "offsets", "segments", "bytes"
-        )
-        for tp, start, end, segments_count, size in exported:
-            table.add_row(tp.partition, start, end, end - start, segments_count, size)
-        table.print()
+    rows = [one.topic_partition._asdict() | one._asdict() for one in exported]
+    for row in rows:
+        del row["topic_partition"]
+    show(f"Topic {topic} in {log_dir}", _EXPORTED, rows)
     click.echo(_RETENTION_NOTE, err=True)
+
+
+_EXPORTED = (
+    number("partition"),
+    number("first offset", "log_start_offset"),
+    number("next offset", "log_end_offset"),
+    number("offsets", lambda row: row["log_end_offset"] - row["log_start_offset"]),
+    number("segments", "segments_count"),
+    number("bytes", "size_in_bytes"),
+)

@@ -8,35 +8,43 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
 
 import click
 
 from spark_kbatch import Cluster
 from spark_kbatch.cli.output import (
+    Row,
     Table,
     delete_each,
     dry_run_option,
+    is_json,
+    json_option,
+    look_option,
+    number,
     print_json,
     print_line,
+    show,
+    text,
     text_of,
+    word,
     yes_option,
 )
 from spark_kbatch.cli.parameters import (
     TIME_HELP,
+    ensure_one_of,
     examples,
     foreign_end_option,
     isolation_level_option,
-    json_option,
+    parsed,
     refuse_beside,
-    time_given,
     time_ms,
 )
 from spark_kbatch.cli.paths import (
+    Place,
     client_options,
     complete_topic,
-    open_readable,
-    path_argument,
+    place_argument,
+    served_at,
     topic_argument,
 )
 from spark_kbatch.errors import ConfigError, GroupNotEmptyError
@@ -55,18 +63,12 @@ _WITHOUT_MEMBERS = {"Empty", "Dead", ""}  # states; empty where a broker does no
         "kbatch groups /mnt/backup/kafka-logs --json",
     )
 )
-@path_argument
+@place_argument()
 @click.argument("group", metavar="[GROUP]", required=False)
 @foreign_end_option
 @client_options
 @json_option
-def groups(
-    path: str,
-    group: str | None,
-    foreign_end: str | None,
-    client: Mapping[str, str],
-    as_json: bool,
-) -> None:
+def groups(place: Place, group: str | None) -> None:
     """List consumer groups, and how far each is behind.
 
     With the name of a GROUP, show its members, and its offset and lag in each partition. A server need not
@@ -74,37 +76,26 @@ def groups(
     moves a group's offsets. PATH may be HOST:PORT of a real cluster, or a broker's log directory or
     a backup of it, where groups are only read.
     """
-    cluster = open_readable(path, client, foreign_end)
+    cluster = place.open()
     found = cluster.groups() if group is None else [_find_group(cluster, group)]
-    server = _served_at(cluster)
-    if as_json:
-        for one in found:
-            print_json({**_group_as_json(one), "server": server})
-        return
+    server = served_at(cluster)
     if server is not None:
         where = f"served at {server}"
     elif cluster.has("server"):
         where = "not served now"
     else:
         where = "in a bucket" if cluster.has("catalog") else "read as its broker left it"
-    if group is not None:
-        _print_group(found[0], where)
+    rows = [{**_group_as_json(one), "server": server} for one in found]
+    if group is not None and not is_json():
+        _print_group(rows[0], where)
         return
     title = cluster.address if cluster.is_remote else f"{cluster.address}, {where}"
-    table = Table(f"Consumer groups of {title}")
-    table.add_texts("group", "state", "topics")
-    table.add_numbers("members", "lag")
-    for one in found:
-        names = list(dict.fromkeys(tp.topic for tp in one.offsets))
-        table.add_row(one.group_id, one.state, names, len(one.members), one.lag)
-    table.print(if_empty=f"{cluster.address} has no consumer groups; it is {where}.")
-
-
-def _served_at(cluster: Cluster) -> str | None:
-    if cluster.is_remote:
-        return cluster.bootstrap_servers
-    running = cluster.running_server() if cluster.has("server") else None
-    return None if running is None else running.bootstrap_servers
+    show(
+        f"Consumer groups of {title}",
+        _GROUPS,
+        rows,
+        f"{cluster.address} has no consumer groups; it is {where}.",
+    )
 
 
 def _find_group(cluster: Cluster, group_id: str) -> ConsumerGroup:
@@ -122,12 +113,6 @@ def _find_group(cluster: Cluster, group_id: str) -> ConsumerGroup:
     return found[group_id]
 
 
-class _Time(NamedTuple):
-    """The time of the records at which a group is to go on, in ms."""
-
-    ms: int
-
-
 @click.command(
     "groups reset",
     epilog=examples(
@@ -135,27 +120,25 @@ class _Time(NamedTuple):
         "kbatch groups reset my-cluster billing --topic readings --to-datetime 2024-10-25T08:00:00Z",
     ),
 )
-@path_argument
+@place_argument()
 @click.argument("group")
 @click.option("--to-earliest", is_flag=True, help="Go on at the first record.")
-@click.option("--to-latest", is_flag=True, help="Go on at what comes next, after the last record.")
+@click.option("--to-latest", is_flag=True, help="Go on at what comes next, after the last record.")  # fmt: skip
 @click.option("--to-offset", type=click.IntRange(0), metavar="OFFSET", help="Go on at this offset.")  # fmt: skip
-@click.option("--to-datetime", metavar="TIME", callback=time_given, help=f"Go on at the first record of this time or later: {TIME_HELP}.")  # fmt: skip
+@click.option("--to-datetime", "to_ms", metavar="TIME", callback=parsed(time_ms), help=f"Go on at the first record of this time or later: {TIME_HELP}.")  # fmt: skip
 @click.option("--topic", "-t", "topics", metavar="TOPIC", multiple=True, shell_complete=complete_topic, help="Move the offsets of all partitions of this topic; may be repeated.  [default: partitions in which the group has offsets]")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@dry_run_option(help="Only show what would be done.")
 @client_options
 @json_option
 def reset(
-    path: str,
+    place: Place,
     group: str,
     to_earliest: bool,
     to_latest: bool,
     to_offset: int | None,
-    to_datetime: int | None,
+    to_ms: int | None,
     topics: Sequence[str],
     dry_run: bool,
-    client: Mapping[str, str],
-    as_json: bool,
 ) -> None:
     """Move the offsets of a consumer GROUP.
 
@@ -166,21 +149,8 @@ def reset(
 
     A server of PATH may run: it is asked to do it. PATH may be HOST:PORT of a real cluster.
     """
-    given: dict[str, str | int | _Time] = {}
-    if to_earliest:
-        given["--to-earliest"] = "earliest"
-    if to_latest:
-        given["--to-latest"] = "latest"
-    if to_offset is not None:
-        given["--to-offset"] = to_offset
-    if to_datetime is not None:
-        given["--to-datetime"] = _Time(to_datetime)
-    if len(given) != 1:
-        raise click.UsageError(
-            "give one of --to-earliest, --to-latest, --to-offset and --to-datetime"
-        )
-    (to,) = given.values()
-    cluster = _open_to_change(path, client, group)
+    ensure_one_of("--to-earliest", "--to-latest", "--to-offset", "--to-datetime", is_needed=True)
+    cluster = _open_to_change(place, group)
     before = _offsets_of_idle_group(cluster, group, topics)
     partitions = [tp for name in dict.fromkeys(topics) for tp in cluster.partitions(name)]
     if not topics:
@@ -189,56 +159,59 @@ def reset(
             for tp, one in before.items()
             if one.committed_offset is not None and one.log_end_offset is not None
         ]
-    after = _new_offsets(cluster, partitions, to)
+    after = _new_offsets(
+        cluster,
+        partitions,
+        "earliest" if to_earliest else "latest" if to_latest else None,
+        to_offset,
+        to_ms,
+    )
     if not dry_run:
         cluster.alter_group_offsets(group, after)
-    table = Table(f"Offsets of group {group}{', as they would be' * dry_run}")
-    table.add_texts("topic")
-    table.add_numbers("partition", "old offset", "new offset")
-    for tp, offset in after.items():
-        old = before[tp].committed_offset if tp in before else None
-        if as_json:
-            print_json({"group": group, **tp._asdict(), "old_offset": old, "new_offset": offset})
-        else:
-            table.add_row(*tp, old, offset)
-    if not as_json:
-        table.print(if_empty=f"Group {group} has no offsets; name its topics with --topic.")
+    rows = [
+        {
+            "group": group,
+            **tp._asdict(),
+            "old_offset": before[tp].committed_offset if tp in before else None,
+            "new_offset": offset,
+        }
+        for tp, offset in after.items()
+    ]
+    show(
+        f"Offsets of group {group}{', as they would be' * dry_run}",
+        _MOVED,
+        rows,
+        f"Group {group} has no offsets; name its topics with --topic.",
+    )
 
 
 @click.command(
     "groups delete", epilog=examples("kbatch groups delete my-cluster billing --dry-run")
 )
-@path_argument
+@place_argument()
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
 @yes_option
-@dry_run_option
+@look_option
 @client_options
 @json_option
-def delete(
-    path: str,
-    names: Sequence[str],
-    yes: bool,
-    dry_run: bool,
-    client: Mapping[str, str],
-    as_json: bool,
-) -> None:
+def delete(place: Place, names: Sequence[str], yes: bool, dry_run: bool) -> None:
     """Delete consumer GROUPs, with their offsets.
 
     A group that has members is refused. A server of PATH may run: it is asked to do it. PATH may be HOST:PORT of a real cluster.
     """
-    cluster = _open_to_change(path, client, names[0])
+    cluster = _open_to_change(place, names[0])
     chosen = {name: _find_group(cluster, name) for name in names}
     found = {}
     for name, group in chosen.items():
         _ensure_idle(cluster, group)
         held = sum(one.committed_offset is not None for one in group.offsets.values())
         found[name] = counted(held, "offset"), _group_as_json(group)
-    delete_each("group", found, cluster.delete_group, yes=yes, dry_run=dry_run, as_json=as_json)
+    delete_each("group", found, cluster.delete_group, yes=yes, dry_run=dry_run)
 
 
-def _open_to_change(path: str, client: Mapping[str, str], group: str) -> Cluster:
+def _open_to_change(place: Place, group: str) -> Cluster:
     """Open the place at PATH; refuse one that is only read, whatever its group is like."""
-    cluster = open_readable(path, client, None)
+    cluster = place.open()
     if not cluster.has("catalog"):
         cluster.alter_group_offsets(group, {})  # raises ConfigError, which says what to do
     return cluster
@@ -272,9 +245,15 @@ def _offsets_of_idle_group(
 
 
 def _new_offsets(
-    cluster: Cluster, partitions: Sequence[TopicPartition], to: str | int | _Time
+    cluster: Cluster,
+    partitions: Sequence[TopicPartition],
+    edge: str | None,
+    to_offset: int | None,
+    to_ms: int | None,
 ) -> dict[TopicPartition, int]:
-    """Return where a group is to go on in each partition, which is inside of the log.
+    """Return where a group is to go on in each partition, by an edge, an offset or a time.
+
+    It is inside of the log.
 
     Records of open transactions count, by time too: a broker that looks among committed records alone finds none
     past the last stable offset, and the group would skip them.
@@ -287,35 +266,34 @@ def _new_offsets(
     def edges(which: str) -> dict[TopicPartition, int]:
         return {tp: one.offset for tp, one in look_up(which).items() if one is not None}
 
-    if isinstance(to, str):
-        return edges(to)
+    if edge is not None:
+        return edges(edge)
     starts, ends = edges("earliest"), edges("latest")
-    if isinstance(to, _Time):
-        found = look_up(to.ms)
+    if to_offset is None:
+        assert to_ms is not None
+        found = look_up(to_ms)
         for tp, one in found.items():
             if one is None and ends[tp] > starts[tp]:
                 logger.warning(
                     "%s has no record of %s or later: set to its end, offset %d",
-                    tp, iso_time(to.ms), ends[tp],
+                    tp, iso_time(to_ms), ends[tp],
                 )  # fmt: skip
         return {tp: ends[tp] if one is None else one.offset for tp, one in found.items()}
-    after = {tp: min(max(to, starts[tp]), ends[tp]) for tp in partitions}
+    after = {tp: min(max(to_offset, starts[tp]), ends[tp]) for tp in partitions}
     for tp, offset in after.items():
-        if offset != to:
+        if offset != to_offset:
             logger.warning(
                 "offset %d of %s is outside of the log, which has %d to %d (exclusive): set to %d",
-                to, tp, starts[tp], ends[tp], offset,
+                to_offset, tp, starts[tp], ends[tp], offset,
             )  # fmt: skip
     return after
 
 
-def _group_as_json(group: ConsumerGroup) -> dict[str, Any]:
+def _group_as_json(group: ConsumerGroup) -> Row:
+    row = group._asdict()
     return {
-        "group": group.group_id,
-        "state": group.state,
-        "protocol_type": group.protocol_type,
-        "protocol": group.protocol,
-        "generation": group.generation,
+        "group": row.pop("group_id"),
+        **row,
         "lag": group.lag,
         "members": [one._asdict() for one in group.members],
         "offsets": [
@@ -330,33 +308,44 @@ def _group_as_json(group: ConsumerGroup) -> dict[str, Any]:
     }
 
 
-def _print_group(group: ConsumerGroup, where: str) -> None:
-    """Print the members of a group, and its offsets, as two tables."""
-    generation = f", generation {group.generation}" if group.generation >= 0 else ""  # if told
-    title = f"Group {group.group_id}: {group.state}{generation}, {where}"
-    offsets = Table(title)
-    offsets.add_texts("topic")
-    offsets.add_numbers("partition", "committed offset", "next offset", "lag")
-    offsets.add_words("committed at")
-    for tp, one in group.offsets.items():
-        numbers = (one.committed_offset, one.log_end_offset, one.lag)
-        offsets.add_row(*tp, *numbers, iso_time(one.commit_timestamp))
-    offsets.print(if_empty=f"{title}; it has no partitions.")
-    if group.members:
+_PARTITION = (text("topic"), number("partition"))
+_GROUPS = (
+    text("group"),
+    text("state"),
+    text("topics", lambda group: [*dict.fromkeys(one["topic"] for one in group["offsets"])]),
+    number("members", lambda group: len(group["members"])),
+    number("lag"),
+)
+_MOVED = (*_PARTITION, number("old offset"), number("new offset"))
+_COMMITTED = (
+    *_PARTITION,
+    number("committed offset"),
+    number("next offset", "log_end_offset"),
+    number("lag"),
+    word("committed at", "commit_timestamp"),
+)
+_MEMBERS = (
+    text("member", "member_id"),
+    text("instance", lambda member: member["instance_id"] or None),
+    text("client", "client_id"),
+    text("host", "client_host"),
+    text("partitions", lambda member: [*member["partitions"]]),
+)
+
+
+def _print_group(group: Row, where: str) -> None:
+    generation = f", generation {n}" if (n := group["generation"]) >= 0 else ""  # if told
+    title = f"Group {group['group']}: {group['state']}{generation}, {where}"
+    Table(title, _COMMITTED, group["offsets"]).print(if_empty=f"{title}; it has no partitions.")
+    if group["members"]:
         print_line("")
-        members = Table("Members")
-        members.add_texts("member", "instance", "client", "host", "partitions")
-        for member in group.members:
-            words = (member.member_id, member.instance_id or None, member.client_id)
-            members.add_row(*words, member.client_host, list(member.partitions))
-        members.print()
+        Table("Members", _MEMBERS, group["members"]).print()
 
 
-def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
-    """Parse a time in ms or ISO 8601, or "earliest", "latest" or "max-timestamp" in place of one."""
-    if text in (*_EDGES, "max_timestamp"):
-        return text.replace("-", "_")
-    return time_ms(text, *_EDGES)  # never negative, as what stands for the words is
+def _time_or_edge(given: str) -> int | str:
+    if given in (*_EDGES, "max_timestamp"):
+        return given.replace("-", "_")
+    return time_ms(given, *_EDGES)  # never negative, as what stands for the words is
 
 
 @click.command(
@@ -365,9 +354,9 @@ def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: st
         "kbatch offsets my-cluster readings --group billing",
     )
 )
-@path_argument
+@place_argument()
 @topic_argument
-@click.option("--time", "wanted", metavar="TIME", callback=_time_or_edge, default="latest", show_default=True, help=f"earliest, latest, max-timestamp, or a time: {TIME_HELP}.")  # fmt: skip
+@click.option("--time", "wanted", metavar="TIME", callback=parsed(_time_or_edge), default="latest", show_default=True, help=f"earliest, latest, max-timestamp, or a time: {TIME_HELP}.")  # fmt: skip
 @click.option(
     "--group", "-g", metavar="GROUP", help="Print this consumer group's committed offsets instead."
 )
@@ -376,16 +365,9 @@ def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: st
 @client_options
 @json_option
 def offsets(
-    path: str,
-    topic: str,
-    wanted: int | str,
-    group: str | None,
-    isolation_level: str,
-    foreign_end: str | None,
-    client: Mapping[str, str],
-    as_json: bool,
+    place: Place, topic: str, wanted: int | str, group: str | None, isolation_level: str
 ) -> None:
-    """Find offsets of TOPIC by time, or of a consumer group.
+    """Find offsets of TOPIC by time, or of a group.
 
     For each partition, that is the first offset whose record has the given time or a later one.
 
@@ -396,14 +378,14 @@ def offsets(
     is the difference; "-" where the group has committed nothing. PATH may be HOST:PORT of a real cluster.
     """
     refuse_beside("--group", group, "--time", "--isolation-level")
-    cluster = open_readable(path, client, foreign_end)
+    cluster = place.open()
     rows = (
         _offsets_by_time(cluster, topic, wanted, isolation_level)
         if group is None
         else _offsets_of_group(cluster, topic, group)
     )
     for row in rows:
-        if as_json:
+        if is_json():
             print_json(row)
         else:
             print_line("\t".join(map(text_of, row.values())))
@@ -411,7 +393,7 @@ def offsets(
 
 def _offsets_by_time(
     cluster: Cluster, topic: str, wanted: int | str, isolation_level: str
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     asked = dict.fromkeys(cluster.partitions(topic), wanted)
     found = cluster.list_offsets(asked, isolation_level=isolation_level)
     for tp, record in sorted(found.items()):
@@ -419,8 +401,7 @@ def _offsets_by_time(
         yield {"partition": tp.partition, "offset": offset, "timestamp": iso_time(timestamp)}
 
 
-def _offsets_of_group(cluster: Cluster, topic: str, group_id: str) -> Iterator[dict[str, Any]]:
-    """Yield for each partition of a topic a group's committed offset, the next one and the lag."""
+def _offsets_of_group(cluster: Cluster, topic: str, group_id: str) -> Iterator[Row]:
     if not cluster.has("groups"):
         raise ConfigError(
             f"no consumer groups are kept in {cluster.address}; --group is for a cluster in a "

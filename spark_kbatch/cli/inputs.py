@@ -142,7 +142,8 @@ def _read_lines(source: Input, reading: Reading) -> Iterator[Block]:
 
     separator = reading.key_separator
     for first_line, block in _blocks(source):
-        lines, bad, why = _split(block), None, f"it has no key separator {_shown(separator)}"
+        shown = (separator or b"").decode(errors="backslashreplace")
+        lines, bad, why = _split(block), None, f"it has no key separator {shown!r}"
         if reading.key_field is not None:
             keys, why = _keys_in(lines, block, reading.key_field)
             bad = len(keys) if why else None
@@ -279,10 +280,6 @@ def _split(block: bytes) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(ends), buffers)
 
 
-def _shown(data: bytes | None) -> str:
-    return repr((data or b"").decode(errors="backslashreplace"))
-
-
 # JSON lines
 
 
@@ -405,7 +402,6 @@ def _partitions(column: pa.Array) -> pa.Array:
 
 
 def _headers_of_pairs(column: pa.ListArray) -> pa.Array:
-    """Turn [["name", "value"], ...] into headers."""
     from pyarrow import compute  # noqa: PLC0415  takes long to import
 
     pairs = column.flatten()
@@ -548,10 +544,11 @@ def _read_csv(source: Input, reading: Reading) -> Iterator[Block]:
     start = _first_row(source)
     header = next(csv.reader(io.StringIO(start.decode("utf-8-sig", "replace"), newline="")), [])
     names = _columns_of(source, header, reading, "the first row has")
-    refused: list[Any] = []
+    refused: list[tuple[int, str]] = []  # rows, by their numbers; why
 
     def on_refused(row: Any) -> str:
-        refused.append(row)
+        has, wanted = row.actual_columns, row.expected_columns
+        refused.append((row.number, f"it has {has} columns, and the first row has {wanted}"))
         return "skip"
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -587,22 +584,15 @@ def _read_csv(source: Input, reading: Reading) -> Iterator[Block]:
         except pa.ArrowInvalid as error:
             raise ConfigError(f"{source.name}, after row {first_row - 1}: {error}") from None
         good, why = _converted(names, batch)
-        if refused and refused[0].number <= first_row + len(good):
-            row = refused[0]
-            good = good.slice(0, row.number - first_row)
-            why = (
-                f"it has {row.actual_columns} columns, and the first row has {row.expected_columns}"
-            )
+        if refused and refused[0][0] <= first_row + len(good):
+            number, why = refused[0]
+            good = good.slice(0, number - first_row)
         yield _block(source, good, "row", first_row)
         first_row += len(good)
         if why:
             raise ConfigError(f"{source.name}, row {first_row}: {why}")
-    if refused:  # after all others
-        row = refused[0]
-        raise ConfigError(
-            f"{source.name}, row {row.number}: it has {row.actual_columns} columns, and the first row has "
-            f"{row.expected_columns}"
-        )
+    for number, why in refused:  # after all others
+        raise ConfigError(f"{source.name}, row {number}: {why}")
 
 
 def _first_row(source: Input) -> bytes:

@@ -21,84 +21,60 @@ import click
 
 from spark_kbatch import __version__
 from spark_kbatch.cli.other_tools import in_our_words, no_such_command
-from spark_kbatch.cli.stopping import interrupts_told
+from spark_kbatch.cli.output import interrupts_told, warn
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import LogFormatter, log_level, visible
 
-# Every command by its subject: its module in this package, its name there, and its first line of
-# help. A run imports the module of its command alone, and the help of `kbatch` none.
-_SUBJECTS = {
-    "Topics": {
-        "topics": ("topics", "topics", "List topics, with their total offsets and bytes."),
-        "describe-topic": (
-            "topics", "describe_topic", "Show settings of topics, and their defaults."
-        ),
-        "create-topic": ("topics", "create_topic", "Create TOPIC."),
-        "create-partitions": (
-            "topics", "create_partitions", "Add partitions to TOPIC, up to TOTAL in all."
-        ),
-        "alter-topic": (
-            "topics", "alter_topic", "Change settings of TOPIC, and print all of them."
-        ),
-        "delete-topic": ("topics", "delete_topic", "Delete topics with all their records."),
-    },
+# Every command by its group: its module in this package, where its last word is its name, and its
+# first line of help. A run imports the module of its command alone, and the help of `kbatch` none.
+_GROUPS = {
     "Records": {
-        "produce": ("producing", "produce", "Write records from files or stdin to TOPIC."),
-        "consume": ("consuming", "consume", "Print records of topics."),
-        "offsets": ("groups", "offsets", "Find offsets of TOPIC by time, or of a consumer group."),
-        "schemas": ("schemas", "schemas", "Show a topic's schemas in a registry, with their ids."),
-        "schemas infer": ("schemas", "infer", "Print a DDL for a sample of the JSON in TOPIC."),
-        "delete-records": (
-            "topics", "delete_records", "Delete the first records of partitions of TOPIC."
-        ),
-        "export": ("exporting", "export", "Copy TOPIC into FILE, or a broker's log dir."),
-        "mirror": (
-            "mirroring", "mirror", "Copy TOPICs to another cluster, exactly once, in order."
-        ),
+        "produce": ("producing", "Write records from files or stdin to TOPIC."),
+        "consume": ("consuming", "Print records of topics."),
+        "export": ("exporting", "Copy TOPIC into FILE, or a broker's log dir."),
+        "mirror": ("mirroring", "Copy TOPICs to another cluster, exactly once."),
+        "offsets": ("groups", "Find offsets of TOPIC by time, or of a group."),
+        "delete-records": ("topics", "Delete the first records of partitions of TOPIC."),
+        "schemas": ("schemas", "Show a topic's schemas in a registry, with their ids."),
+        "schemas infer": ("schemas", "Print a DDL for a sample of the JSON in TOPIC."),
+        "demo": ("demo", "Write, read and check a year of flights with Spark."),
     },
-    "Consumer groups": {
-        "groups": ("groups", "groups", "List consumer groups, and how far each is behind."),
-        "groups reset": ("groups", "reset", "Move the offsets of a consumer GROUP."),
-        "groups delete": ("groups", "delete", "Delete consumer GROUPs, with their offsets."),
+    "Topics": {
+        "topics": ("topics", "List topics, with their total offsets and bytes."),
+        "describe-topic": ("topics", "Show settings of topics, and their defaults."),
+        "create-topic": ("topics", "Create TOPIC."),
+        "create-partitions": ("topics", "Add partitions to TOPIC, up to TOTAL in all."),
+        "alter-topic": ("topics", "Change settings of TOPIC, and print all of them."),
+        "delete-topic": ("topics", "Delete topics with all their records."),
     },
-    "Transactions": {
-        "transactions": (
-            "transactions", "transactions",
-            "List transactions of clients, and what they hold.",
-        ),
-        "transactions abort": (
-            "transactions", "abort", "Abort open transactions of transactional IDs.",
-        ),
-        "transactions decide": (
-            "transactions", "decide",
-            "Abort or commit hanging transactions.",
-        ),
+    "Groups": {
+        "groups": ("groups", "List consumer groups, and how far each is behind."),
+        "groups reset": ("groups", "Move the offsets of a consumer GROUP."),
+        "groups delete": ("groups", "Delete consumer GROUPs, with their offsets."),
+        "transactions": ("transactions", "List transactions of clients, and what they hold."),
+        "transactions abort": ("transactions", "Abort open transactions of transactional IDs."),
+        "transactions decide": ("transactions", "Abort or commit hanging transactions."),
     },
-    "Server": {
-        "serve": ("serving", "serve", "Serve a cluster to any Kafka client."),
-        "ui": ("ui", "ui", "Show topics, records, groups and commits in a browser."),
+    "Upkeep": {
+        "describe": ("upkeep", "Show what there is in a cluster."),
+        "history": ("upkeep", "List commits of Spark jobs, newest first."),
+        "verify": ("upkeep", "Check everything that is stored, and change nothing."),
+        "repair": ("upkeep", "Repair damaged logs, and report what was done."),
+        "gc": ("upkeep", "Delete expired segments and abandoned files."),
+        "log-dirs": ("upkeep", "Show log dirs: their state, and what they hold."),
+        "dump": ("dumping", "Show the contents of a log's FILEs."),
+        "check": ("upkeep", "Try what the store of a bucket lets you do."),
+        "recover": ("upkeep", "Recover a cluster from a replica of its bucket."),
+        "upgrade": ("upkeep", "Let writers use the newest format in a bucket."),
     },
-    "Upkeep of folders": {
-        "verify": ("upkeep", "verify", "Check everything that is stored, and change nothing."),
-        "repair": ("upkeep", "repair", "Repair damaged logs, and report what was done."),
-        "gc": ("upkeep", "gc", "Delete expired segments and abandoned files."),
-        "log-dirs": ("upkeep", "log_dirs", "Show log dirs: their state, and what they hold."),
-        "history": ("upkeep", "history", "List commits of Spark jobs, newest first."),
-        "dump": ("dumping", "dump", "Show the contents of a log's FILEs."),
-    },
-    "Buckets": {
-        "describe": ("buckets", "describe", "Show what there is in a bucket."),
-        "check": ("buckets", "check", "Try what the store of a bucket lets you do."),
-        "maintain": ("buckets", "maintain", "Merge small objects of a bucket, and delete garbage."),
-        "ledger": ("buckets", "ledger", "List what has happened in a bucket, newest first."),
-        "upgrade": ("buckets", "upgrade", "Let writers use the newest format in a bucket."),
-        "recover": ("buckets", "recover", "Recover a cluster from a replica of its bucket."),
-    },
-    "Demo": {
-        "demo": ("demo", "demo", "Write, read and check a year of flights with Spark."),
+    "Servers": {
+        "serve": ("serving", "Serve a cluster to any Kafka client."),
+        "ui": ("serving", "Show topics, records, groups, commits in a browser."),
     },
 }  # fmt: skip
-_COMMANDS = {name: one for commands in _SUBJECTS.values() for name, one in commands.items()}
+_COMMANDS = {name: one for commands in _GROUPS.values() for name, one in commands.items()}
+# What is run in place of the commands that buckets alone had. They go after 0.1.0.
+_OLD_NAMES = {"maintain": ["gc"], "ledger": ["history", "--all"]}
 
 
 class _Commands(click.Group):
@@ -108,38 +84,42 @@ class _Commands(click.Group):
     """
 
     def make_context(self, *words: Any, **settings: Any) -> click.Context:
-        """Parse the options of `kbatch` itself."""
         with interrupts_told(), _arguments_escaped():
             return super().make_context(*words, **settings)
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Return the names of the commands in the order of their subjects."""
         return list(_COMMANDS)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command; return None if there is none of this name."""
         if cmd_name not in _COMMANDS:
             return None
-        module, name, _help = _COMMANDS[cmd_name]
+        module, _help = _COMMANDS[cmd_name]
+        name = cmd_name.split()[-1].replace("-", "_")
         found: click.Command = getattr(importlib.import_module(f"spark_kbatch.cli.{module}"), name)
         return found
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by subject, without importing any."""
+        """Write the commands by group, without importing any."""
         longest = max(map(len, _COMMANDS))
         room = formatter.width - 6 - longest
-        for subject, commands in _SUBJECTS.items():
+        for group, commands in _GROUPS.items():
             rows = [
                 (name.ljust(longest), click.Command(name, help=text).get_short_help_str(room))
-                for name, (_module, _name, text) in commands.items()
+                for name, (_module, text) in commands.items()
             ]
-            with formatter.section(subject):
+            with formatter.section(group):
                 formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command to run, and add a default PATH to its arguments where PATH is left out."""
+        if args[0] in _OLD_NAMES:
+            instead = _OLD_NAMES[args[0]]
+            if not ctx.resilient_parsing:
+                warn(f"kbatch {args[0]} is kbatch {' '.join(instead)} now; the old name will go")
+            args = [*instead, *args[1:]]
         if " ".join(args[:2]) in _COMMANDS:  # of two words
             args = [" ".join(args[:2]), *args[2:]]
         is_known = args[0] in _COMMANDS or args[0].startswith("-") or ctx.resilient_parsing
@@ -151,7 +131,6 @@ class _Commands(click.Group):
         return name, command, words if command is None else with_path(ctx, command, words)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Parse a command's arguments, and run it."""
         with interrupts_told(), _arguments_escaped():
             return super().invoke(ctx)
 
@@ -178,12 +157,11 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(__version__, prog_name="kbatch")
 def cli() -> None:
-    """Write, read and manage Kafka logs in a folder, or topics of a real cluster.
+    """Write, read and manage Kafka logs in a folder or a bucket, or topics of a real cluster.
 
-    PATH is the folder of a cluster; most commands also take HOST:PORT of a real cluster.
-
-    If the environment variable KBATCH_PATH is set, PATH may be left out. A first argument that has a "/" or
-    is HOST:PORT still counts as PATH; any other one does not, so write ./NAME for a folder here.
+    PATH is a cluster's folder, the URL of its bucket, or HOST:PORT of a real cluster. It may be
+    left out where KBATCH_PATH is set. A first argument that has a "/" or is HOST:PORT still counts
+    as PATH, and no other one: write ./NAME for a folder here.
     """
 
 
@@ -196,5 +174,5 @@ def main(prog_name: str = "kbatch") -> None:
     try:
         cli.main(prog_name=prog_name, standalone_mode=True)
     except (KBatchError, OSError, ImportError) as error:
-        click.echo(visible(f"kbatch: {error}"), err=True)
+        warn(f"kbatch: {error}")
         sys.exit(1)

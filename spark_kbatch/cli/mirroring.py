@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import spark_kbatch
-from spark_kbatch.cli.output import print_json, print_line, progress_bar
-from spark_kbatch.cli.parameters import examples, foreign_end_option, json_option, properties_of
-from spark_kbatch.cli.paths import ensure_outlives_command
-from spark_kbatch.cli.stopping import StopOnceBegun, end_as_interrupted
+from spark_kbatch.cli.output import (
+    StopOnceBegun,
+    end_as_interrupted,
+    json_option,
+    progress_bar,
+    tell,
+    warn,
+)
+from spark_kbatch.cli.parameters import examples, foreign_end_option, properties_file_option
+from spark_kbatch.cli.paths import ANYWHERE, CLIENT_PROPERTIES, ensure_is
 from spark_kbatch.errors import CommitError, ObjectStoreError
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
-from spark_kbatch.terminal import counted, visible
+from spark_kbatch.terminal import counted
 
 if TYPE_CHECKING:
     from spark_kbatch import MirrorProgress
@@ -29,7 +35,7 @@ _AGAIN_S = 5
 
 @click.command(epilog=examples("kbatch mirror broker:9092 my-copy readings clicks --follow"))
 @click.argument("source")
-@click.argument("target", callback=ensure_outlives_command)
+@click.argument("target", callback=ensure_is(*ANYWHERE))
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @click.option("--name", help="Name of the mirror, under which TARGET keeps its progress; by default it is made from the id of SOURCE's cluster. Each of several mirrors into one TARGET needs its own.")  # fmt: skip
 @click.option("--follow", is_flag=True, help="Go on with what comes, until SIGINT or SIGTERM.")
@@ -38,58 +44,37 @@ _AGAIN_S = 5
 @click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=FAIL_ON_DATA_LOSS, show_default=True, help="Whether to fail if SOURCE deleted records before they were copied, or to go on without them.")  # fmt: skip
 @click.option("--keep-offsets", is_flag=True, help="Keep offsets, and the ids and settings of topics, in a folder or a bucket: streams that read SOURCE go on with TARGET.")  # fmt: skip
 @foreign_end_option
-@click.option("--source-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it; or of a bucket's store, such as store.endpoint.")  # fmt: skip
-@click.option("--target-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="The same for TARGET.")  # fmt: skip
+@properties_file_option("--source-config", help=CLIENT_PROPERTIES)
+@properties_file_option("--target-config", help="The same for TARGET.")
 @json_option
-def mirror(
-    source: str,
-    target: str,
-    topics: Sequence[str],
-    name: str | None,
-    follow: bool,
-    unit_bytes: int,
-    unit_seconds: float,
-    fail_on_data_loss: bool,
-    keep_offsets: bool,
-    foreign_end: str | None,
-    source_config: dict[str, str],
-    target_config: dict[str, str],
-    as_json: bool,
-) -> None:
-    """Copy TOPICs to another cluster, exactly once, in order.
+def mirror(source: str, target: str, topics: Sequence[str], follow: bool, **options: Any) -> None:
+    """Copy TOPICs to another cluster, exactly once.
 
     SOURCE is the PATH of a cluster or of a broker's logs, the URL of a bucket, or HOST:PORT of a real cluster;
     TARGET is the PATH of a cluster or a bucket's URL, where one is created if there is none, or HOST:PORT. Topics that TARGET does not have are made
     with SOURCE's number of partitions. Offsets are TARGET's own unless --keep-offsets is given; records of aborted transactions are left out.
-    Records keep their times, unless TARGET's topic has message.timestamp.type=LogAppendTime.
+    Records keep their order, and their times, unless TARGET's topic has message.timestamp.type=LogAppendTime.
 
     A mirror that was killed goes on where it was: run the same command again.
     """
     stop = StopOnceBegun()  # a mirror looks at it before it copies anything
     names = list(dict.fromkeys(topics))
-    with _progress_bar(names, hidden=as_json) as on_progress:
+    with _progress_bar(names) as on_progress:
         run = functools.partial(
             spark_kbatch.mirror,
             source,
             target,
             names,
-            name=name,
             follow=follow,
-            unit_bytes=unit_bytes,
-            unit_seconds=unit_seconds,
-            fail_on_data_loss=fail_on_data_loss,
-            keep_offsets=keep_offsets,
-            foreign_end=foreign_end,
-            source_config=source_config,
-            target_config=target_config,
+            **options,
             on_progress=on_progress,
             stop=stop,
         )
         done = _followed(run, stop, on_progress) if follow else run()
-    if as_json:
-        print_json({"source": source, "target": target, "topics": names, **_as_json(done)})
-    else:
-        print_line(visible(_summary(done, names, target)))
+    row = {"source": source, "target": target, "topics": names, "records": done.records_count}
+    row |= done._asdict()
+    del row["records_count"]
+    tell(row, _summary(done, names, target))
     if stop.is_set() and not follow:
         end_as_interrupted()
 
@@ -116,25 +101,13 @@ def _followed(
         except (CommitError, ObjectStoreError) as error:
             if not stop.has_begun or stop.wait(_AGAIN_S):
                 raise
-            click.echo(visible(f"kbatch: {error}; it goes on where it was"), err=True)
+            warn(f"kbatch: {error}; it goes on where it was")
             before = committed
 
 
 def _sum(before: MirrorProgress, done: MirrorProgress) -> MirrorProgress:
     total = spark_kbatch.MirrorProgress(*map(operator.add, before, done))
     return total._replace(offsets_left=done.offsets_left)
-
-
-def _as_json(done: MirrorProgress) -> dict[str, Any]:
-    return {
-        "records": done.records_count,
-        "size_in_bytes": done.size_in_bytes,
-        "units": done.units,
-        "batches_kept": done.batches_kept,
-        "batches_encoded": done.batches_encoded,
-        "offsets_left": done.offsets_left,
-        "topics_created": list(done.topics_created),
-    }
 
 
 def _summary(done: MirrorProgress, topics: list[str], target: str) -> str:
@@ -156,9 +129,8 @@ def _summary(done: MirrorProgress, topics: list[str], target: str) -> str:
 
 
 @contextlib.contextmanager
-def _progress_bar(topics: list[str], *, hidden: bool) -> Iterator[OnProgress]:
-    """Show a progress bar of the offsets left to mirror; yield its update function."""
-    with progress_bar(", ".join(topics), hidden=hidden) as show:
+def _progress_bar(topics: list[str]) -> Iterator[OnProgress]:
+    with progress_bar(", ".join(topics)) as show:
         most_left = 0
 
         def update(done: MirrorProgress) -> None:

@@ -49,7 +49,7 @@ OF_ALL = {
 # Words that people try as commands, by what they are here.
 _WORDS = {
     "`kbatch topics`": "ls ll list list-topics dir show-topics topic ping kafka-topics",
-    "`kbatch topics` for topics, `kbatch log-dirs` for disks, `kbatch describe` for a bucket, "
+    "`kbatch describe`, `kbatch topics` for topics, `kbatch log-dirs` for disks, "
     "`kbatch verify` for whether all is well": "status stat stats info health metrics du df size "
     "show inspect kafka-log-dirs",
     "`kbatch create-topic`": "create add new mk mkdir touch init make-topic new-topic",
@@ -76,9 +76,8 @@ _WORDS = {
     "`kbatch mirror`, or `kbatch export`": "copy cp mv backup restore sync replicate clone migrate "
     "mirror-maker connect-mirror-maker",
     "`kbatch export`": "save download convert extract to-parquet",
-    "`kbatch history`, or `kbatch ledger` for a bucket": "log commits jobs audit",
-    "`kbatch gc`, or `kbatch maintain` for a bucket": "clean cleanup vacuum optimize compact "
-    "expire retention merge",
+    "`kbatch history`": "log commits jobs audit",
+    "`kbatch gc`": "clean cleanup vacuum optimize compact expire retention merge",
     "`kbatch verify`": "fsck validate test doctor scrub",
     "`kbatch repair`": "fix rebuild",
     "`kbatch dump`": "dump-log segments hexdump kafka-dump-log",

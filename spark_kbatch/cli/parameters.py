@@ -24,12 +24,62 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import INT_MAX, IsolationLevel
 from spark_kbatch.options import arguments
 from spark_kbatch.options.write import FOREIGN_ENDS, MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.terminal import JsonLogFormatter, LogFormatter, iso_time_ms
 
 logger = logging.getLogger(__name__)
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def parsed(
+    parse: Callable[[Any], Any],
+) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return a callback of an option that parses what is given, and leaves None where nothing is.
+
+    What `parse` refuses as a ConfigError is an error of usage.
+    """
+
+    def convert(_context: click.Context, _parameter: click.Parameter, given: Any) -> Any:
+        try:
+            return None if given is None else parse(given)
+        except ConfigError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return convert
+
+
+def gathered(
+    into: str, options: Sequence[Callable[[Any], Any]], make: Callable[[dict[str, Any]], Any] = dict
+) -> Callable[[_Command], Callable[..., Any]]:
+    """Return a decorator that adds options to a command, which gets all of them as one argument.
+
+    Args:
+        into: the argument's name.
+        options: of click, in the order in which the help shows them.
+        make: makes the argument of the values by name, without those that are None.
+    """
+
+    def add(command: _Command) -> Callable[..., Any]:
+        before = len(getattr(command, "__click_params__", ()))
+
+        @functools.wraps(command)
+        def with_options(*given: Any, **named: Any) -> Any:
+            found = {name: named.pop(name) for name in names}
+            some = {name: value for name, value in found.items() if value is not None}
+            return command(*given, **{into: make(some)}, **named)
+
+        for option in reversed(options):
+            option(with_options)
+        own: list[click.Parameter] = vars(with_options)["__click_params__"][before:]
+        names = [one.name or "" for one in own]
+        return with_options
+
+    return add
+
 
 foreign_end_option = click.option(
     "--foreign-end",
@@ -50,46 +100,57 @@ isolation_level_option = click.option(
     show_default=True,
     help="Whether to read only committed records of transactions of Kafka's clients.",
 )
+partitions_option = functools.partial(
+    click.option,
+    "--partition",
+    "-p",
+    "partitions",
+    type=click.IntRange(0),
+    metavar="PARTITION",
+    multiple=True,
+)
 where_option = click.option(
     "--where",
     metavar="CONDITION",
     help="Only records that this condition is true for: \"key = 'a' AND offset >= 5\".",
 )
 TIME_HELP = "milliseconds since 1970, or an ISO 8601 time, which is in UTC unless it has a zone"
-_REGISTRY_HELP = (
-    "Schema registry: URLs, with commas between them, or a folder that stands in for one."
-)
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def registry_options(command: _Command) -> Callable[..., Any]:
-    """Add the options `--registry` and `--registry-config`, which a command gets as its argument `registry`.
-
-    That is a mapping of options of a registry, empty if neither is given.
-    """
-
-    @click.option("--registry", "registry_url", metavar="URL", envvar="KBATCH_REGISTRY", show_envvar=True, help=_REGISTRY_HELP)  # fmt: skip
-    @click.option("--registry-config", "registry_file", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with properties of the registry's client, such as basic.auth.user.info, as Confluent's tools take it.")  # fmt: skip
-    @functools.wraps(command)
-    def with_registry(
-        *given: Any, registry_url: str | None, registry_file: dict[str, str], **named: Any
-    ) -> Any:
-        registry = {
-            key.removeprefix("schema.registry."): value for key, value in registry_file.items()
-        }
-        if registry_url is not None:
-            registry["url"] = registry_url
-        return command(*given, registry=registry, **named)
-
-    return with_registry
+def _properties_in(file: str) -> dict[str, str]:
+    """Read a file of client properties; errors do not repeat values, which may be secret."""
+    try:
+        return read_properties(file)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise click.BadParameter(f"{file!r} cannot be read: {why}") from None
 
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per line."
+properties_file_option = functools.partial(
+    click.option, type=click.Path(exists=True, dir_okay=False), callback=parsed(_properties_in)
 )
 
 
-def _set_log_format(_context: click.Context, _parameter: click.Parameter, chosen: str) -> str:
+def _registry(given: dict[str, Any]) -> dict[str, str]:
+    from_file: dict[str, str] = given.get("registry_file", {})
+    registry = {key.removeprefix("schema.registry."): value for key, value in from_file.items()}
+    if "registry_url" in given:
+        registry["url"] = given["registry_url"]
+    return registry
+
+
+# The options of a registry, which a command gets as its argument `registry`, a mapping.
+registry_options = gathered(
+    "registry",
+    [
+        click.option("--registry", "registry_url", metavar="URL", envvar="KBATCH_REGISTRY", show_envvar=True, help="Schema registry: URLs, with commas between them, or a folder that stands in for one."),
+        properties_file_option("--registry-config", "registry_file", help="File with properties of the registry's client, such as basic.auth.user.info, as Confluent's tools take it."),
+    ],
+    _registry,
+)  # fmt: skip
+
+
+def _set_log_format(chosen: str) -> str:
     """Let the command's own handler, and no one else's, write JSON if that is chosen."""
     for handler in logging.getLogger().handlers:
         if chosen == "json" and isinstance(handler.formatter, LogFormatter):
@@ -102,7 +163,7 @@ log_format_option = click.option(
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    callback=_set_log_format,
+    callback=parsed(_set_log_format),
     help="Form of what is logged on stderr: text, or one JSON object per line, with its time; then what is printed at the start is one, too.",
 )
 
@@ -112,26 +173,21 @@ def examples(*lines: str) -> str:
     return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in lines)])
 
 
-def settings_given(
-    _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
-) -> dict[str, str]:
-    """Parse KEY=VALUE of an option that may be repeated."""
+def _settings(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         if "=" not in word and Path(word).is_file():
             raise click.BadParameter(
                 f"{word!r} is a file, and not KEY=VALUE; a client's properties are given by --command-config"
             )
-    return _parse_settings(words, "{!r} is not KEY=VALUE, such as retention.ms=86400000")
+    return parse_settings(words, "{!r} is not KEY=VALUE, such as retention.ms=86400000")
 
 
-def client_properties_given(
-    _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
-) -> dict[str, str]:
-    """Parse KEY=VALUE of client properties; errors do not repeat values, which may be secret."""
-    return _parse_settings(words, "it is not KEY=VALUE, such as security.protocol=SSL")
+config_option = functools.partial(
+    click.option, "--config", metavar="KEY=VALUE", multiple=True, callback=parsed(_settings)
+)
 
 
-def _parse_settings(words: Sequence[str], malformed: str) -> dict[str, str]:
+def parse_settings(words: Sequence[str], malformed: str) -> dict[str, str]:
     """Parse KEY=VALUE words; `malformed` is the error text of any other, in which `{}` stands for the word."""
     found: dict[str, str] = {}
     for word in words:
@@ -144,37 +200,39 @@ def _parse_settings(words: Sequence[str], malformed: str) -> dict[str, str]:
     return found
 
 
-def properties_of(
-    _context: click.Context, _parameter: click.Parameter, file: str | None
-) -> dict[str, str]:
-    """Read a file of client properties; errors do not repeat values, which may be secret."""
-    if file is None:
-        return {}
-    try:
-        return read_properties(file)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise click.BadParameter(f"{file!r} cannot be read: {why}") from None
+def given(*options: str) -> list[str]:
+    """Return those of some options of the command that runs that are on its command line."""
+    context = click.get_current_context()
+    words = set[str]()
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is ParameterSource.COMMANDLINE:
+            words |= {*parameter.opts, *parameter.secondary_opts}
+    return [option for option in options if option in words]
+
+
+def refuse(where: str, *options: str) -> None:
+    """Refuse options that mean nothing where a command works now."""
+    for option in given(*options):
+        raise click.UsageError(f"{option} has no meaning {where}: leave it out")
 
 
 def refuse_beside(option: str, given: object, *others: str) -> None:
     """Refuse options that mean nothing beside one that is given."""
-    if given is None:
-        return
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if source is ParameterSource.COMMANDLINE and {*parameter.opts} & {*others}:
-            raise click.UsageError(
-                f"{parameter.opts[0]} has no meaning beside {option}: leave it out"
-            )
+    if given is not None:
+        refuse(f"beside {option}", *others)
 
 
-def time_given(
-    _context: click.Context, _parameter: click.Parameter, text: str | None
-) -> int | None:
-    """Parse the time that an option takes into ms."""
-    return None if text is None else time_ms(text)
+def ensure_one_of(*options: str, is_needed: bool = False) -> None:
+    """Refuse several of some options, and with `is_needed` none, too."""
+    if len(given(*options)) > 1 or (is_needed and not given(*options)):
+        raise click.UsageError(f"give one of {', '.join(options[:-1])} and {options[-1]}")
+
+
+def ensure_beside(option: str, *others: str) -> None:
+    """Refuse an option that means something only beside one of some others."""
+    if given(option) and not given(*others):
+        raise click.UsageError(f"{option} goes with {' or '.join(others)}")
 
 
 def time_ms(text: str, *words: str) -> int:
@@ -237,17 +295,13 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
                 continue
             first = number
         joined += line
-        if _is_continued(line):
+        if (len(line) - len(line.rstrip("\\"))) % 2:  # it is continued
             joined = joined[:-1]
             continue
         yield first, joined
         joined, first = "", 0
     if first:
         yield first, joined
-
-
-def _is_continued(line: str) -> bool:
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _unescaped(text: str, line: int) -> str:

@@ -21,15 +21,18 @@ from spark_kbatch.cli.inputs import (  # fmt: skip
     format_of,
     read_records,
 )
-from spark_kbatch.cli.output import OnProgress, print_json, print_line, progress_bar, unshown
-from spark_kbatch.cli.parameters import examples, json_option, settings_given
-from spark_kbatch.cli.paths import (
-    client_options,
-    open_cluster,
-    path_argument,
-    topic_argument,
+from spark_kbatch.cli.output import (
+    OnProgress,
+    end_as_interrupted,
+    is_json,
+    json_option,
+    progress_bar,
+    tell,
+    unshown,
+    warn,
 )
-from spark_kbatch.cli.stopping import end_as_interrupted
+from spark_kbatch.cli.parameters import config_option, ensure_one_of, examples, gathered, parsed
+from spark_kbatch.cli.paths import Place, client_options, place_argument, topic_argument
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import (
     ConfigError,
@@ -43,7 +46,7 @@ from spark_kbatch.options.producer import PRODUCER_OPTIONS
 from spark_kbatch.options.remote import CLUSTER_OPTIONS, is_address
 from spark_kbatch.options.topic import topic_key
 from spark_kbatch.record.columns import HEADERS_TYPE
-from spark_kbatch.terminal import counted, visible
+from spark_kbatch.terminal import counted
 
 if TYPE_CHECKING:
     from spark_kbatch import Cluster, Producer
@@ -65,12 +68,8 @@ _DEFAULTS = {
 }  # large, since an input is mostly there already; fits max.message.bytes
 
 
-def _separator(
-    _context: click.Context, _parameter: click.Parameter, text: str | None
-) -> bytes | None:
+def _separator(text: str) -> bytes:
     r"""Parse a key separator, in which \t, \0, \x1f and \\ are escapes, into bytes."""
-    if text is None:
-        return None
     try:
         data = text.encode(errors="surrogateescape")
         found = data.decode("unicode_escape").encode("latin-1")
@@ -83,9 +82,7 @@ def _separator(
     return found
 
 
-def _headers(
-    _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
-) -> list[dict[str, Any]]:
+def _headers(words: Sequence[str]) -> list[dict[str, Any]]:
     found = []
     for word in words:
         name, equals, value = word.partition("=")
@@ -97,11 +94,7 @@ def _headers(
     return found
 
 
-def _columns(
-    _context: click.Context, _parameter: click.Parameter, text: str | None
-) -> dict[str, str] | None:
-    if text is None:
-        return None
+def _columns(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for word in text.split(","):
         name, _, source = word.partition("=")
@@ -113,21 +106,37 @@ def _columns(
     return found
 
 
+# The form of the input, which the command gets as its argument `form`.
+_forms_options = gathered(
+    "form",
+    [
+        click.option("--format", "format_name", type=click.Choice(FORMATS), help="Format of the input; by default a file's name tells: .json, .jsonl and .ndjson, .csv, .parquet, or else lines."),
+        click.option("--key-separator", "-K", metavar="TEXT", callback=parsed(_separator), help=r"Separator between key and value in each line, such as : or \t."),
+        click.option("--key-field", metavar="NAME", help="Take each line as a JSON object that is the value as it is, and the key from this field of it."),
+        click.option("--null-marker", metavar="TEXT", help="Take a key or value that is exactly this as null, in lines and in CSV; in CSV by default an empty cell without quotes."),
+        click.option("--columns", metavar="COLUMN=NAME,...", callback=parsed(_columns), help="Take only these columns, from columns or fields with these names, such as key=id,value=payload."),
+    ],
+)  # fmt: skip
+# Of what is in it, the formats that have it.
+_FORMATS_WITH = {
+    "key_separator": ("lines",),
+    "key_field": ("lines",),
+    "null_marker": ("lines", "csv"),
+    "columns": ("json", "csv", "parquet"),
+}
+
+
 @click.command(
     epilog=examples(
         "kbatch produce my-cluster readings -K : < lines.txt",
         "kbatch consume my-cluster readings --json | kbatch produce broker:9092 readings --json",
     )
 )
-@path_argument
+@place_argument()
 @topic_argument
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))  # fmt: skip
-@click.option("--format", "format_name", type=click.Choice(FORMATS), help="Format of the input; by default a file's name tells: .json, .jsonl and .ndjson, .csv, .parquet, or else lines.")  # fmt: skip
-@click.option("--key-separator", "-K", metavar="TEXT", callback=_separator, help=r"Separator between key and value in each line, such as : or \t.")  # fmt: skip
-@click.option("--key-field", metavar="NAME", help="Take each line as a JSON object that is the value as it is, and the key from this field of it.")  # fmt: skip
-@click.option("--null-marker", metavar="TEXT", help="Take a key or value that is exactly this as null, in lines and in CSV; in CSV by default an empty cell without quotes.")  # fmt: skip
-@click.option("--columns", metavar="COLUMN=NAME,...", callback=_columns, help="Take only these columns, from columns or fields with these names, such as key=id,value=payload.")  # fmt: skip
-@click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, callback=_headers, help="Add this header to each record that has none; may be repeated.")  # fmt: skip
+@_forms_options
+@click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, callback=parsed(_headers), help="Add this header to each record that has none; may be repeated.")  # fmt: skip
 @click.option("--partition", "-p", type=click.IntRange(0, INT_MAX), metavar="PARTITION", help="Write to this partition; by default to the one that a record names, or else as Kafka's producer chooses by key.")  # fmt: skip
 @click.option(
     "--compression-type",
@@ -136,27 +145,21 @@ def _columns(
     help="Compress batches.  [default: none]",
 )
 @click.option("--acks", type=click.Choice(("all", "-1", "1", "0")), help="Replicas that must have a record before it counts as written.  [default: all]")  # fmt: skip
-@click.option("--config", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the producer, such as linger.ms=50; may be repeated.")  # fmt: skip
+@config_option(help="Set another option of the producer, such as linger.ms=50; may be repeated.")
 @click.option("--create/--no-create", default=None, help="Whether to create the topic, and the cluster in a folder, if there is none.  [default: in a folder, but not on a real cluster]")  # fmt: skip
 @client_options
 @json_option
 def produce(
-    path: str,
+    place: Place,
     topic: str,
     files: Sequence[str],
-    format_name: str | None,
-    key_separator: bytes | None,
-    key_field: str | None,
-    null_marker: str | None,
-    columns: dict[str, str] | None,
+    form: dict[str, Any],
     headers: list[dict[str, Any]],
     partition: int | None,
     compression_type: str | None,
     acks: str | None,
-    given: dict[str, str],
+    config: dict[str, str],
     create: bool | None,
-    client: Mapping[str, str],
-    as_json: bool,
 ) -> None:
     r"""Write records from files or stdin to TOPIC.
 
@@ -170,25 +173,22 @@ def produce(
     object, with the producer's metrics. At a line that cannot be used it stops: what was before that line is written.
     """
     # Kafka's tools and kcat give both in the same way.
+    client = place.client
     of_producer = {key: value for key, value in client.items() if topic_key(key) in _PRODUCER_KEYS}
-    client = {key: value for key, value in client.items() if key not in of_producer}
-    options = _producer_options(of_producer | given, compression_type, acks)
-    in_folder = not is_address(path)
+    rest = {key: value for key, value in client.items() if key not in of_producer}
+    place = place._replace(client=rest)
+    options = _producer_options(of_producer | config, compression_type, acks)
+    in_folder = not is_address(place.path)
     if in_folder:
         create = create is not False
         options["auto.create.topics.enable"] = str(create)
     elif create and topic == _COLUMN_TOPIC:
         raise click.UsageError("--create needs the name of a topic, and TOPIC is -")
-    readings = [
-        (
-            name,
-            _reading(name, format_name, as_json, key_separator, key_field, null_marker, columns),
-        )
-        for name in files or [_STDIN]
-    ]
+    ensure_one_of("--key-separator", "--key-field")
+    readings = [(name, _reading(name, **form)) for name in files or [_STDIN]]
     started = monotonic_s()
     why: BaseException | None = None
-    with open_cluster(path, client, create=bool(create)) as cluster:
+    with place.open_own(create=bool(create)) as cluster:
         if create and not in_folder:
             cluster.create_topic(topic, exist_ok=True)
         with cluster.producer(options) as producer:
@@ -208,8 +208,12 @@ def produce(
             metrics = producer.metrics()
             waiting, count = producer.why_waiting(), _written(producer)
     if count or why is None:
-        seconds = monotonic_s() - started
-        _print_outcome(topic, count, seconds, metrics if as_json else None)
+        to = None if topic == _COLUMN_TOPIC else topic
+        seconds = round(monotonic_s() - started, 3)
+        tell(
+            {"topic": to, "records": count, "seconds": seconds, "metrics": metrics},
+            f"Wrote {counted(count, 'record')}{'' if to is None else f' to {to}'}.",
+        )
     if isinstance(why, KeyboardInterrupt):
         cause = "" if waiting is None else f"; the last attempt to write failed: {waiting}"
         end_as_interrupted(cause)
@@ -223,11 +227,10 @@ def _with_creation(
     """Return an error that says how the topic is created, if that is what is missing."""
     with contextlib.suppress(KBatchError, OSError):
         if topic == _COLUMN_TOPIC or topic not in cluster.topic_names(internal=True):
-            how = f"`kbatch create-topic {cluster.address} {topic}` creates it"
             how = (
                 "`kbatch create-topic` creates it"
                 if topic == _COLUMN_TOPIC
-                else f"{how}, or --create"
+                else f"`kbatch create-topic {cluster.address} {topic}` creates it, or --create"
             )
             return UnknownTopicOrPartitionError(f"{error}; {how}")
     return error
@@ -293,7 +296,6 @@ def _send_rest(producer: Producer) -> None:
 
 
 def _written(producer: Producer) -> int:
-    """Return how many records are in the log so far."""
     return sum(one.records_count for one in producer.written().values())
 
 
@@ -311,38 +313,24 @@ def _producer_options(
     return _DEFAULTS | keys | {key: value for key, value in own.items() if value is not None}
 
 
-def _reading(
-    name: str,
-    format_name: str | None,
-    as_json: bool,
-    key_separator: bytes | None,
-    key_field: str | None,
-    null_marker: str | None,
-    columns: dict[str, str] | None,
-) -> Reading:
+def _reading(name: str, format_name: str | None = None, **form: Any) -> Reading:
     if format_name is None:
-        format_name = "json" if as_json and name == _STDIN else format_of(name)
-        if format_name == "json" and key_field is not None:
+        format_name = "json" if is_json() and name == _STDIN else format_of(name)
+        if format_name == "json" and "key_field" in form:
             format_name = "lines"  # of JSON objects that are no records
-    if key_separator is not None and key_field is not None:
-        raise click.UsageError("give one of --key-separator and --key-field")
-    for option, value, formats in (
-        ("--key-separator", key_separator, ("lines",)),
-        ("--key-field", key_field, ("lines",)),
-        ("--null-marker", null_marker, ("lines", "csv")),
-        ("--columns", columns, ("json", "csv", "parquet")),
-    ):
-        if value is not None and format_name not in formats:
+    for part in form:
+        formats = _FORMATS_WITH[part]
+        if format_name not in formats:
             raise click.UsageError(
-                f"{option} is for {' and '.join(formats)}, and {_shown_name(name)} is read as {format_name}"
+                f"--{part.replace('_', '-')} is for {' and '.join(formats)}, and {_shown_name(name)} is read as "
+                f"{format_name}"
             )
-    return Reading(format_name, key_separator, null_marker, columns, key_field)
+    return Reading(format_name, **form)
 
 
 def _blocks_of(
     readings: Sequence[tuple[str, Reading]], topic: str, records_count: Callable[[], int]
 ) -> Iterator[Block]:
-    """Yield the records of all input files of `kbatch produce`, with a progress bar."""
     for name, reading in readings:
         with contextlib.ExitStack() as stack:
             stream: BinaryIO = sys.stdin.buffer
@@ -364,7 +352,7 @@ def _blocks_of(
                     bar(done, size, f"{count:,} records, {rate:,.0f}/s")
         if source.left_out:
             left_out = f"{source.name}: left out {counted(len(source.left_out), 'column')}"
-            click.echo(visible(f"{left_out}: {', '.join(source.left_out)}"), err=True)
+            warn(f"{left_out}: {', '.join(source.left_out)}")
 
 
 def _shown_name(name: str) -> str:
@@ -374,7 +362,6 @@ def _shown_name(name: str) -> str:
 def _completed(
     rows: pa.RecordBatch, headers: list[dict[str, Any]], partition: int | None
 ) -> pa.RecordBatch:
-    """Return rows of input with the headers and the partition given as options of the command."""
     columns = dict(zip(rows.schema.names, rows.columns, strict=True))
     if partition is not None:
         columns["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), len(rows))
@@ -392,16 +379,3 @@ def _completed(
             pa.array(np.where(has_none, len(rows), np.arange(len(rows))))
         )
     return pa.RecordBatch.from_pydict(columns)
-
-
-def _print_outcome(
-    topic: str, records_count: int, seconds: float, metrics: Mapping[str, float | None] | None
-) -> None:
-    """Print how many records were written, or JSON with the producer's metrics if they are given."""
-    to = None if topic == _COLUMN_TOPIC else topic
-    if metrics is not None:
-        told = {"topic": to, "records": records_count, "seconds": round(seconds, 3)}
-        print_json({**told, "metrics": metrics})
-        return
-    records = counted(records_count, "record")
-    print_line(visible(f"Wrote {records}{'' if to is None else f' to {to}'}."))

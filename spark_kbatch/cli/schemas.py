@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from spark_kbatch.cli.output import Table, print_json, print_line
-from spark_kbatch.cli.parameters import (
-    examples,
-    foreign_end_option,
+from spark_kbatch.cli.output import (
+    Row,
+    is_json,
     json_option,
-    registry_options,
+    number,
+    print_json,
+    print_line,
+    show,
+    text,
+    word,
 )
-from spark_kbatch.cli.paths import (
-    client_options,
-    open_readable,
-    path_argument,
-    topic_argument,
-)
+from spark_kbatch.cli.parameters import examples, foreign_end_option, registry_options
+from spark_kbatch.cli.paths import Place, client_options, place_argument, topic_argument
 from spark_kbatch.columns.schemas import subject_versions
 from spark_kbatch.errors import ConfigError, SchemaNotFoundError
 
 if TYPE_CHECKING:
-    from spark_kbatch.registry.schemas import RegisteredSchema, Schema
+    from spark_kbatch.registry.schemas import RegisteredSchema
 
 _SHOWN_MAX = 60  # characters of what a schema is
 
@@ -40,7 +40,7 @@ _SHOWN_MAX = 60  # characters of what a schema is
 @click.option("--subject", metavar="SUBJECT", help="Show this subject, in place of TOPIC-key and TOPIC-value.")  # fmt: skip
 @registry_options
 @json_option
-def schemas(topic: str, subject: str | None, registry: Mapping[str, str], as_json: bool) -> None:
+def schemas(topic: str, subject: str | None, registry: Mapping[str, str]) -> None:
     """Show a topic's schemas in a registry, with their ids.
 
     With --json, each has the schema itself. Versions that were deleted are shown too: what they wrote is still there.
@@ -57,24 +57,11 @@ def schemas(topic: str, subject: str | None, registry: Mapping[str, str], as_jso
             missing = error
     if missing is not None and not found:
         raise missing
-    if as_json:
-        for one, is_deleted in found:
-            print_json(_object(one, is_deleted=is_deleted))
-        return
-    table = Table(f"Schemas of {topic}")
-    table.add_texts("subject")
-    table.add_numbers("version", "id")
-    table.add_words("type")
-    table.add_texts("schema")
-    for one, is_deleted in found:
-        table.add_row(
-            one.subject,
-            one.version,
-            one.id,
-            one.schema.type + ", deleted" * is_deleted,
-            _described(one.schema),
-        )
-    table.print()
+    show(
+        f"Schemas of {topic}",
+        _SCHEMAS,
+        (_object(one, is_deleted=is_deleted) for one, is_deleted in found),
+    )
 
 
 @click.command(
@@ -83,7 +70,7 @@ def schemas(topic: str, subject: str | None, registry: Mapping[str, str], as_jso
         "kbatch schemas infer my-cluster orders --last 100 --json",
     )
 )
-@path_argument
+@place_argument()
 @topic_argument
 @click.option(
     "--key", "column", flag_value="key", default="value", help="Look at keys, in place of values."
@@ -99,15 +86,7 @@ def schemas(topic: str, subject: str | None, registry: Mapping[str, str], as_jso
 @foreign_end_option
 @client_options
 @json_option
-def infer(
-    path: str,
-    topic: str,
-    column: str,
-    last: int,
-    foreign_end: str | None,
-    client: Mapping[str, str],
-    as_json: bool,
-) -> None:
+def infer(place: Place, topic: str, column: str, last: int) -> None:
     """Print a DDL for a sample of the JSON in TOPIC.
 
     Look at it before you use it as value.schema. The lines after it, which are comments of a DDL, say how
@@ -117,10 +96,9 @@ def infer(
     """
     from spark_kbatch.values.inference import infer as infer_json  # noqa: PLC0415  loads the kernels
 
-    cluster = open_readable(path, client, foreign_end)
-    batches = cluster.read(topic, columns=[column], last=last)
+    batches = place.open().read(topic, columns=[column], last=last)
     found = infer_json(one for rows in batches for one in rows.column(0).to_pylist())
-    if as_json:
+    if is_json():
         print_json({"topic": topic, "column": column, **found._asdict()})
         return
     counted = ", ".join(f"{count:,} {what}" for what, count in found.counts.items())
@@ -132,7 +110,7 @@ def infer(
         print_line(line)
 
 
-def _object(one: RegisteredSchema, *, is_deleted: bool) -> dict[str, Any]:
+def _object(one: RegisteredSchema, *, is_deleted: bool) -> Row:
     return {
         "subject": one.subject,
         "version": one.version,
@@ -144,15 +122,23 @@ def _object(one: RegisteredSchema, *, is_deleted: bool) -> dict[str, Any]:
     }
 
 
-def _described(one: Schema) -> str:
-    """Return what a schema is, in a few words."""
+def _described(row: Row) -> str:
     try:
-        tree = json.loads(one.text)
+        tree = json.loads(row["schema"])
     except ValueError:
         tree = None
     if isinstance(tree, dict) and isinstance(tree.get("fields"), list):
         fields = [str(field.get("name")) for field in tree["fields"] if isinstance(field, dict)]
         text = f"{tree.get('name')}: {', '.join(fields)}"
     else:
-        text = " ".join(one.text.split())
+        text = " ".join(row["schema"].split())
     return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}..."
+
+
+_SCHEMAS = (
+    text("subject"),
+    number("version"),
+    number("id"),
+    word("type", lambda row: row["type"] + ", deleted" * row["deleted"]),
+    text("schema", _described),
+)

@@ -1,27 +1,37 @@
-"""`kbatch serve`: serves a cluster in a folder to Kafka clients."""
+"""`kbatch serve`, for Kafka's clients, and `kbatch ui`, for browsers, as `serve --http` is too."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
+import logging
 import os
 import re
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_kbatch import Cluster
-from spark_kbatch.cli.output import print_json, print_line
-from spark_kbatch.cli.parameters import examples, json_option, log_format_option, settings_given
-from spark_kbatch.cli.paths import folder_argument
-from spark_kbatch.cli.ui import listen_address, serve_pages, visitors_options
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.cli.output import asked_to_stop, is_json, json_option, print_json, print_line
+from spark_kbatch.cli.parameters import (
+    config_option,
+    examples,
+    foreign_end_option,
+    gathered,
+    log_format_option,
+    parsed,
+    registry_options,
+)
+from spark_kbatch.cli.paths import Place, client_options, folder_argument, place_argument
+from spark_kbatch.errors import INSTALL_EXTRA, ConfigError
 from spark_kbatch.opening.stores import cluster_to_write
 from spark_kbatch.options.server import ServerConfig, parse_address
 from spark_kbatch.options.topic import PARTITIONS_MAX, REPLICATION_FACTOR_MAX, topic_key
@@ -29,7 +39,11 @@ from spark_kbatch.terminal import counted, visible
 
 if TYPE_CHECKING:
     from spark_kbatch import Server
+    from spark_kbatch.web.serving import WebServer
 
+logger = logging.getLogger(__name__)
+
+_TOKEN = re.compile("[!-~]{16,}")
 # After this time a thread that computes lets others go on; Python's own 5 ms would add up for a request that
 # several threads have a hand in.
 _SWITCH_INTERVAL_S = 0.0005
@@ -46,50 +60,127 @@ _OPTIONS_OF_SERVE = {
 }  # by their keys
 
 
-def _advertised(
-    _context: click.Context, _parameter: click.Parameter, text: str | None
-) -> str | None:
+def _listen_option(name: str, what: str, default: str | None = None) -> Callable[[Any], Any]:
+    return click.option(
+        name,
+        metavar="HOST:PORT",
+        default=default,
+        show_default=True,
+        callback=parsed(functools.partial(parse_address, name, any_port=True)),
+        help=f"{what}; port 0 for any free port.",
+    )
+
+
+def _advertised(address: str) -> str:
+    parse_address("--advertise", address)
+    return address
+
+
+def _token_file(context: click.Context, _parameter: click.Parameter, path: str | None) -> Any:
+    if path and not context.params["token"]:
+        raise click.UsageError("--token-file and --no-token exclude each other")
+    return path
+
+
+# Who may look at pages, which a command gets as its argument `visitors`.
+_visitors_options = gathered(
+    "visitors",
+    [
+        click.option("--token/--no-token", default=True, show_default=True, is_eager=True, help="Whether the pages need a token. Without one, every user of this machine, and whoever else can connect, sees all records."),
+        click.option("--token-file", type=click.Path(exists=True, dir_okay=False), callback=_token_file, help="File with the token, for programs that ask again and again; by default a random one is printed, of `kbatch serve` only on a terminal."),
+        click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help="Name by which browsers reach the pages, beside IP addresses and localhost; may be repeated."),
+    ],
+)  # fmt: skip
+
+
+def _serve_pages(
+    cluster: Cluster,
+    address: tuple[str, int],
+    server: Server | None = None,
+    *,
+    registry: Mapping[str, str],
+    token: bool,
+    hosts: Sequence[str],
+    token_file: str | None = None,
+) -> tuple[WebServer, str]:
+    """Start to show the pages of a cluster; return their server, and the address to print.
+
+    That has the token, unless it is the operator's own. Nor has it that of a server which was not started in a
+    terminal: what it prints is kept in a log.
+
+    Raises:
+        ConfigError: what the pages are made with is missing, it cannot listen, or the file has no token.
+    """
     try:
-        if text is not None:
-            parse_address("--advertise", text)
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from None
-    return text
+        from spark_kbatch.web.access import new_token  # noqa: PLC0415  of packages that few need
+        from spark_kbatch.web.serving import WebServer  # noqa: PLC0415
+        from spark_kbatch.web.site import Site  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        raise ConfigError(
+            f"the pages need the package {package}: {INSTALL_EXTRA.format('ui')}"
+        ) from None
+    needed = _token_in(token_file) if token_file else new_token() if token else None
+    pages = WebServer(Site(cluster, server, registry), *address, token=needed, hosts=hosts)
+    told = f"?token={needed}" if needed and not token_file else ""
+    if told and server is not None and not sys.stdout.isatty():
+        logger.warning("the token of %s is told to no one, as stdout is no terminal: give one by --token-file", pages.url)  # fmt: skip
+        told = ""
+    return pages, f"{pages.url}{told}"
+
+
+def _token_in(path: str) -> str:
+    token = Path(path).read_text("ascii", "replace").strip()
+    if not _TOKEN.fullmatch(token):
+        raise ConfigError(
+            f"{path} has no token: accepted is one word of at least 16 ASCII characters, such as "
+            "`openssl rand -hex 32` makes"
+        )
+    return token
+
+
+# What `Cluster.serve` takes too, which the command gets as its argument `options`.
+_serving_options = gathered(
+    "options",
+    [
+        click.option("--advertise", metavar="HOST:PORT", callback=parsed(_advertised), help="Address that clients connect to, if not the one that they have reached."),
+        click.option("--auto-create/--no-auto-create", default=ServerConfig.auto_create_topics_enable, show_default=True, help="Whether a topic is created when a client asks for it."),
+        click.option("--partitions", "num_partitions", type=click.IntRange(1, PARTITIONS_MAX), metavar="N", default=ServerConfig.num_partitions, show_default=True, help="Number of partitions of such a topic."),
+        click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), metavar="N", default=ServerConfig.default_replication_factor, show_default=True, help="Number of its replicas, each in its own log dir."),
+        click.option(
+            "--flush",
+            is_flag=True,
+            default=ServerConfig.flush,
+            help="Flush batches to disk before they are acknowledged.",
+        ),
+    ],
+)  # fmt: skip
 
 
 @click.command(epilog=examples("kbatch serve my-cluster --listen 127.0.0.1:9092 --partitions 4"))
 @folder_argument
-@click.option("--listen", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT", callback=listen_address, help="Address to listen on; port 0 for any free port.")  # fmt: skip
-@click.option("--advertise", metavar="HOST:PORT", callback=_advertised, help="Address that clients connect to, if not the one that they have reached.")  # fmt: skip
-@click.option("--auto-create/--no-auto-create", default=ServerConfig.auto_create_topics_enable, show_default=True, help="Whether a topic is created when a client asks for it.")  # fmt: skip
-@click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), metavar="N", default=ServerConfig.num_partitions, show_default=True, help="Number of partitions of such a topic.")  # fmt: skip
-@click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), metavar="N", default=ServerConfig.default_replication_factor, show_default=True, help="Number of its replicas, each in its own log dir.")  # fmt: skip
-@click.option(
-    "--flush",
-    is_flag=True,
-    default=ServerConfig.flush,
-    help="Flush batches to disk before they are acknowledged.",
+@_listen_option("--listen", "Address to listen on", default="127.0.0.1:9092")
+@_serving_options
+@config_option(help="Set another option of the server; may be repeated.")
+@_listen_option(
+    "--http",
+    "Address at which to show the pages of `kbatch ui`, /metrics for Prometheus, /health and /ready",
 )
-@click.option("--config", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the server; may be repeated.")  # fmt: skip
-@click.option("--http", metavar="HOST:PORT", callback=listen_address, help="Address at which to show the pages of `kbatch ui`, /metrics for Prometheus, /health and /ready; port 0 for any free port.")  # fmt: skip
-@visitors_options
+@_visitors_options
+@registry_options
 @click.option("--create/--no-create", default=True, show_default=True, help="Whether to create the cluster if there is none.")  # fmt: skip
 @log_format_option
 @json_option
 def serve(
     path: str,
     listen: tuple[str, int],
-    advertise: str | None,
-    auto_create: bool,
-    partitions: int,
-    replication_factor: int,
-    flush: bool,
-    given: dict[str, str],
+    options: dict[str, Any],
+    config: dict[str, str],
     http: tuple[str, int] | None,
     create: bool,
     log_format: str,
-    as_json: bool,
-    **visitors: Any,
+    visitors: dict[str, Any],
+    registry: Mapping[str, str],
 ) -> None:
     """Serve a cluster to any Kafka client.
 
@@ -97,33 +188,24 @@ def serve(
     There is no authentication, so by default only this machine can connect. Spark jobs and producers on PATH go on beside the server.
     SIGUSR1 prints metrics, as a line of JSON; with --json they are printed at the end, too.
     """
-    for key in given:
+    for key in config:
         if topic_key(key) in _OPTIONS_OF_SERVE:
             raise click.UsageError(f"{key!r} is given by {_OPTIONS_OF_SERVE[topic_key(key)]}")
-    if http is None and (visitors["token_file"] or visitors["hosts"] or not visitors["token"]):
+    if http is None and ("token_file" in visitors or visitors["hosts"] or not visitors["token"]):
         raise click.UsageError("--no-token, --token-file and --allow-host go with --http")
-    options: dict[str, Any] = dict(given)
     _be_a_server()
     with (
         _signals() as next_signal,
         cluster_to_write(path) if create else Cluster(path) as cluster,
-        cluster.serve(
-            *listen,
-            advertise=advertise,
-            auto_create=auto_create,
-            num_partitions=partitions,
-            replication_factor=replication_factor,
-            flush=flush,
-            **options,
-        ) as server,
+        cluster.serve(*listen, **(options | config)) as server,
         contextlib.ExitStack() as closing,
     ):
         url = None
         if http is not None:
-            pages, url = serve_pages(cluster, http, server, **visitors)
+            pages, url = _serve_pages(cluster, http, server, registry=registry, **visitors)
             closing.enter_context(pages)
         names = cluster.topic_names()
-        if as_json or log_format == "json":
+        if is_json() or log_format == "json":
             print_json(
                 {
                     "path": str(cluster.path),
@@ -143,7 +225,7 @@ def serve(
         while next_signal() == signal.SIGUSR1:
             _print_metrics(cluster, server)
         _tell_systemd("STOPPING=1")
-        if as_json:
+        if is_json():
             _print_metrics(cluster, server)
 
 
@@ -200,3 +282,39 @@ def _tell_systemd(state: str) -> None:
 
 def _print_metrics(cluster: Cluster, server: Server) -> None:
     print_json({"metrics": {**cluster.metrics(), **server.metrics()}})
+
+
+@click.command(
+    epilog=examples("kbatch ui my-cluster", "kbatch ui broker:9092 --listen 127.0.0.1:8000")
+)
+@place_argument()
+@_listen_option("--listen", "Address to listen on", default="127.0.0.1:8088")
+@_visitors_options
+@registry_options
+@foreign_end_option
+@client_options
+@log_format_option
+@json_option
+def ui(
+    place: Place,
+    listen: tuple[str, int],
+    log_format: str,
+    visitors: dict[str, Any],
+    registry: Mapping[str, str],
+) -> None:
+    """Show topics, records, groups, commits in a browser.
+
+    Prints the address of the pages, with a token that changes each time, and runs until SIGINT or SIGTERM. The pages
+    change nothing. PATH is a cluster, a real broker's log dir, HOST:PORT of a real cluster, or a bucket.
+    """
+    asked = asked_to_stop()
+    with place.open() as cluster:
+        pages, url = _serve_pages(cluster, listen, registry=registry, **visitors)
+        with pages:
+            if is_json() or log_format == "json":
+                print_json(
+                    {"path": cluster.address, "url": url, "host": pages.host, "port": pages.port}
+                )
+            else:
+                print_line(visible(f"{cluster.address} can be seen at {url}; Ctrl+C ends it."))
+            asked.wait()

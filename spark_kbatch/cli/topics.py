@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from spark_kbatch import Cluster
 from spark_kbatch.cli.output import (
     LOOK,
-    Table,
+    Row,
+    TableColumn,
     confirm,
     delete_each,
-    dry_run_option,
-    print_json,
-    print_line,
+    is_json,
+    json_option,
+    look_option,
+    number,
+    show,
+    tell,
+    text,
     text_of,
+    warn,
     yes_option,
 )
-from spark_kbatch.cli.parameters import examples, foreign_end_option, json_option, settings_given
+from spark_kbatch.cli.parameters import config_option, examples, foreign_end_option, parsed
 from spark_kbatch.cli.paths import (
+    Place,
     client_options,
     complete_topic,
-    open_cluster,
-    open_readable,
-    path_argument,
+    place_argument,
     topic_argument,
 )
 from spark_kbatch.errors import (
@@ -42,7 +48,7 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import GroupOffset, LogOffsets, PartitionInfo, TopicPartition
+from spark_kbatch.model import LogOffsets, PartitionInfo, TopicPartition
 from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
     REPLICATION_FACTOR_MAX,
@@ -54,7 +60,7 @@ from spark_kbatch.options.topic import (
     topic_key,
 )
 from spark_kbatch.store.catalog import damaged_topics, skipping_deleted
-from spark_kbatch.terminal import counted, visible
+from spark_kbatch.terminal import counted
 
 if TYPE_CHECKING:
     from spark_kbatch import RemoteTopic
@@ -67,13 +73,15 @@ _KEYS_NOTE = """\
 Existing records stay where they are. New records are spread over all partitions, so that
 records with equal keys may lie in two partitions: those from before in another one."""
 
-_REPLICA_COLUMNS = ("leader", "isr", "lag")
+_names_argument = click.argument(
+    "names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic
+)
 
 
 @click.command(
     epilog=examples("kbatch topics my-cluster", "kbatch topics broker:9092 readings --json")
 )
-@path_argument
+@place_argument()
 @click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topic)
 @click.option(
     "--internal", is_flag=True, help="Include internal topics, such as __consumer_offsets."
@@ -82,15 +90,7 @@ _REPLICA_COLUMNS = ("leader", "isr", "lag")
 @foreign_end_option
 @client_options
 @json_option
-def topics(
-    path: str,
-    names: Sequence[str],
-    internal: bool,
-    verbose: bool,
-    foreign_end: str | None,
-    client: Mapping[str, str],
-    as_json: bool,
-) -> None:
+def topics(place: Place, names: Sequence[str], internal: bool, verbose: bool) -> None:
     """List topics, with their total offsets and bytes.
 
     There are as many records as offsets, or fewer: markers and aborted records of transactions take offsets, too.
@@ -103,73 +103,34 @@ def topics(
     PATH is a cluster, a real broker's log dir, or HOST:PORT of a real cluster, which reports no sizes.
     The exit code is 1 if a partition cannot be read.
     """
-    cluster = open_readable(path, client, foreign_end)
-    if not cluster.is_remote:
-        found = _listed_at_path(cluster, names, internal)
-    else:
-        found = _listed_remotely(cluster, names, internal)
-    if as_json:
-        for topic in found.topics:
-            rows = [
-                {
-                    "partition": row.topic_partition.partition,
-                    **row.as_json,
-                    **(
-                        {"error": error}
-                        if (error := found.unreadable.get(row.topic_partition))
-                        else {}
-                    ),
-                }
-                for row in found.rows
-                if row.topic_partition.topic == topic.name
-            ]
-            print_json({"topic": topic.name, "topic_id": topic.topic_id, "partitions": rows})
-    elif found.topics or not found.damaged:
-        show = _print_partitions if names or verbose else _print_topics
-        show(found, cluster.address)
-    for topic_partition, why in found.unreadable.items():
-        click.echo(visible(f"kbatch: {topic_partition} cannot be read: {why}"), err=True)
-    for damage in found.damaged.values():  # of topics that were left out; the first says enough
+    cluster = place.open()
+    listed_in = _listed_remotely if cluster.is_remote else _listed_at_path
+    chosen, rows, damaged = listed_in(cluster, names, internal)
+    partitions: dict[str, list[Row]] = {}
+    for tp, row in rows.items():
+        partitions.setdefault(tp.topic, []).append({"partition": tp.partition, **row})
+    listed: list[Row] = [
+        {"topic": one.name, "topic_id": one.topic_id, "partitions": partitions.get(one.name, [])}
+        for one in chosen
+    ]
+    title, columns, shown = "Topics", _TOPICS, listed
+    if (names or verbose) and not is_json():
+        title, columns = "Partitions", _PARTITIONS
+        shown = [{"topic": one["topic"], **row} for one in listed for row in one["partitions"]]
+    if listed or not damaged:
+        where = cluster.address
+        show(f"{title} of {where}", columns, shown, f"{where} has no topics yet.")
+    unreadable = {tp: row["error"] for tp, row in rows.items() if "error" in row}
+    for topic_partition, why in unreadable.items():
+        warn(f"kbatch: {topic_partition} cannot be read: {why}")
+    for damage in damaged.values():  # of topics that were left out; the first says enough
         raise damage
-    if found.unreadable:
+    if unreadable:
         sys.exit(1)
 
 
-class _Row(NamedTuple):
-    """One partition in the list of `kbatch topics`: its offsets, size, replicas and groups."""
-
-    topic_partition: TopicPartition
-    offsets: LogOffsets | None  # None if they cannot be asked for
-    size_in_bytes: int | None
-    replication: Mapping[str, Any]
-    groups: Mapping[str, GroupOffset]
-
-    @property
-    def offsets_count(self) -> int | None:
-        """The number of offsets from the partition's first to its next one; None if they are not known."""
-        return None if self.offsets is None else self.offsets.offsets_count
-
-    @property
-    def held_back(self) -> int | None:
-        """The number of offsets that readers of committed records wait for; None if it is not known."""
-        return None if self.offsets is None else self.offsets.held_back
-
-    @property
-    def as_json(self) -> dict[str, Any]:
-        offsets = (
-            dict.fromkeys(LogOffsets._fields) if self.offsets is None else self.offsets._asdict()
-        )
-        size = {"size_in_bytes": self.size_in_bytes}
-        return {**offsets, **size, **self.replication, **_groups_as_json(self.groups)}
-
-
-class _Listing(NamedTuple):
-    """The topics and partitions that `kbatch topics` shows, and damaged topics that it leaves out."""
-
-    topics: Sequence[Topic | RemoteTopic]
-    rows: Sequence[_Row]
-    damaged: Mapping[str, KafkaStorageError]  # topics that were left out
-    unreadable: Mapping[TopicPartition, str] = {}  # partitions without numbers; why
+# Topics, the rows of their partitions as JSON has them, and damaged topics that are left out.
+_Listing = tuple[Sequence["Topic"], Mapping[TopicPartition, Row], Mapping[str, KafkaStorageError]]
 
 
 def _listed_at_path(cluster: Cluster, names: Sequence[str], internal: bool) -> _Listing:
@@ -188,18 +149,17 @@ def _listed_at_path(cluster: Cluster, names: Sequence[str], internal: bool) -> _
         sound = [name for name in every if name not in damaged]
         chosen, partitions, replicas = skipping_deleted(cluster.topic, sound, look)
     groups = _groups_by_partition(cluster)
-    rows = [
-        _Row(
-            row.topic_partition,
-            row.offsets if row.offsets.log_end_offset >= 0 else None,
-            row.size_in_bytes if row.offsets.log_end_offset >= 0 else None,
-            _replication(replicas.get(row.topic_partition)),
-            groups.get(row.topic_partition, {}),
-        )
-        for row in partitions
-    ]
-    unreadable = {row.topic_partition: row.error for row in partitions if row.error}
-    return _Listing(chosen, rows, damaged, unreadable)
+    rows = {}
+    for tp, offsets, size_in_bytes, error in partitions:
+        is_known = offsets.log_end_offset >= 0
+        rows[tp] = {
+            **_offsets_as_json(offsets if is_known else None),
+            "size_in_bytes": size_in_bytes if is_known else None,
+            **_replication(replicas.get(tp)),
+            **({"groups": groups[tp]} if tp in groups else {}),
+            **({"error": error} if error else {}),
+        }
+    return chosen, rows, damaged
 
 
 def _listed_remotely(cluster: Cluster, names: Sequence[str], internal: bool) -> _Listing:
@@ -208,22 +168,22 @@ def _listed_remotely(cluster: Cluster, names: Sequence[str], internal: bool) -> 
     else:
         chosen = cluster.topics()  # asks once for all
     edges = _led_offsets(cluster, chosen)
-    rows = [
-        _Row(
-            tp,
-            edges.get(tp),
-            None,
-            {
-                "leader": topic.leaders[n],
-                "replicas": list(topic.replicas[n]),
-                "isr": list(topic.isr[n]),
-            },
-            {},
-        )
+    rows = {
+        tp: {
+            **_offsets_as_json(edges.get(tp)),
+            "size_in_bytes": None,
+            "leader": topic.leaders[n],
+            "replicas": list(topic.replicas[n]),
+            "isr": list(topic.isr[n]),
+        }
         for topic in map(_of_cluster, chosen)
         for n, tp in enumerate(partitions_of(topic))
-    ]
-    return _Listing(chosen, rows, {})
+    }
+    return chosen, rows, {}
+
+
+def _offsets_as_json(offsets: LogOffsets | None) -> dict[str, int | None]:
+    return dict.fromkeys(LogOffsets._fields) if offsets is None else offsets._asdict()
 
 
 def _of_cluster(topic: Topic) -> RemoteTopic:
@@ -250,86 +210,85 @@ def _led_offsets(cluster: Cluster, topics: Iterable[Topic]) -> dict[TopicPartiti
     return {tp: LogOffsets(starts[tp], ends[tp], stable[tp], ends[tp]) for tp in led}
 
 
-def _print_topics(found: _Listing, where: str) -> None:
-    """Print a row for each topic, with the sums of its partitions."""
-    by_topic: dict[str, list[_Row]] = {topic.name: [] for topic in found.topics}
-    for row in found.rows:
-        by_topic[row.topic_partition.topic].append(row)
-    table = Table(f"Topics of {where}")
-    table.add_texts("topic")
-    has_sizes = any(row.size_in_bytes is not None for row in found.rows)
-    table.add_numbers("partitions", "offsets", *["bytes"] * has_sizes)
-    has_replicas = any(row.replication for row in found.rows)
-    table.add_numbers(*["under-replicated"] * has_replicas)
-    has_held = any(row.held_back for row in found.rows)
-    table.add_numbers(*["held back"] * has_held)
-    has_groups = any(row.groups for row in found.rows)
-    table.add_texts(*["lag of groups"] * has_groups)
-    for name, rows in by_topic.items():
-        lacking = [row for row in rows if not _is_replicated(row.replication)]
-        groups = list(dict.fromkeys(group for row in rows for group in row.groups))
-        lags = {
-            group: _sum(row.groups[group].lag for row in rows if group in row.groups)
-            for group in groups
-        }
-        table.add_row(
-            name,
-            len(rows),
-            _sum(row.offsets_count for row in rows),
-            *[_sum(row.size_in_bytes for row in rows)] * has_sizes,
-            *[len(lacking)] * has_replicas,
-            *[_sum(row.held_back for row in rows)] * has_held,
-            *[[f"{group}: {text_of(lag)}" for group, lag in lags.items()]] * has_groups,
-        )
-    table.print(if_empty=f"{where} has no topics yet.")
+def _offsets_count(partition: Row) -> int | None:
+    """Return the number of a partition's offsets; None if they are not known."""
+    end, start = partition["high_watermark"], partition["log_start_offset"]
+    return None if end is None else end - start
+
+
+def _held_back(partition: Row) -> int | None:
+    """Return how many offsets readers of committed records wait for; None if it is not known."""
+    end, stable = partition["high_watermark"], partition["last_stable_offset"]
+    return None if end is None else end - stable
+
+
+def _has_size(partition: Row) -> bool:
+    return partition["size_in_bytes"] is not None
+
+
+def _lags(*partitions: Row) -> list[str]:
+    lags: dict[str, list[int | None]] = {}
+    for partition in partitions:
+        for group, one in partition.get("groups", {}).items():
+            lags.setdefault(group, []).append(one["lag"])
+    return [f"{group}: {text_of(_sum(some))}" for group, some in lags.items()]
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
     """Return the sum of numbers; None if one of them is not known."""
     total = 0
-    for number in numbers:
-        if number is None:
+    for one in numbers:
+        if one is None:
             return None
-        total += number
+        total += one
     return total
 
 
-def _is_replicated(replication: Mapping[str, Any]) -> bool:
-    """Return True if all replicas of a partition are in sync."""
-    return len(replication.get("isr", ())) == len(replication.get("replicas", ()))
+def _is_not_replicated(partition: Row) -> bool:
+    """Return True if not all replicas of a partition are in sync."""
+    return len(partition.get("isr", ())) != len(partition.get("replicas", ()))
 
 
-def _print_partitions(found: _Listing, where: str) -> None:
-    """Print a row for each partition."""
-    table = Table(f"Partitions of {where}")
-    table.add_texts("topic")
-    has_sizes = any(row.size_in_bytes is not None for row in found.rows)
-    table.add_numbers("partition", "first offset", "next offset", "offsets", *["bytes"] * has_sizes)
-    of_replicas = [
-        heading
-        for heading in _REPLICA_COLUMNS
-        if any(heading in row.replication for row in found.rows)
-    ]
-    has_held = any(row.held_back for row in found.rows)
-    table.add_numbers(*["held back"] * has_held)
-    table.add_texts(*of_replicas)
-    has_groups = any(row.groups for row in found.rows)
-    table.add_texts(*["lag of groups"] * has_groups)
-    for row in found.rows:
-        edges: tuple[int | None, ...] = (None, None, None)
-        if row.offsets is not None:
-            start, end = row.offsets.log_start_offset, row.offsets.high_watermark
-            edges = (start, end, row.offsets_count)
-        lags = [f"{group}: {text_of(one.lag)}" for group, one in row.groups.items()]
-        table.add_row(
-            *row.topic_partition,
-            *edges,
-            *[row.size_in_bytes] * has_sizes,
-            *[row.held_back] * has_held,
-            *(row.replication.get(heading) for heading in of_replicas),
-            *[lags] * has_groups,
-        )
-    table.print(if_empty=f"{where} has no topics yet.")
+def _of_all(
+    heading: str, of: Callable[[Any], Any], shown_if: Callable[[Any], object]
+) -> TableColumn:
+    """Return a column of sums over topics' partitions, shown if one of these needs it."""
+    return number(
+        heading,
+        lambda topic: _sum(map(of, topic["partitions"])),
+        shown_if=lambda topic: any(map(shown_if, topic["partitions"])),
+    )
+
+
+_TOPICS: Sequence[TableColumn] = (
+    text("topic"),
+    number("partitions", lambda topic: len(topic["partitions"])),
+    number("offsets", lambda topic: _sum(map(_offsets_count, topic["partitions"]))),
+    _of_all("bytes", operator.itemgetter("size_in_bytes"), _has_size),
+    _of_all(
+        "under-replicated", _is_not_replicated, operator.methodcaller("__contains__", "replicas")
+    ),
+    _of_all("held back", _held_back, _held_back),
+    text(
+        "lag of groups",
+        lambda topic: _lags(*topic["partitions"]),
+        shown_if=lambda topic: _lags(*topic["partitions"]),
+    ),
+)
+_PARTITIONS = (
+    text("topic"),
+    number("partition"),
+    number("first offset", "log_start_offset"),
+    number("next offset", "high_watermark"),
+    number("offsets", _offsets_count),
+    number("bytes", "size_in_bytes", shown_if=_has_size),
+    number("held back", _held_back, shown_if=_held_back),
+    *(
+        text(name, shown_if=operator.methodcaller("__contains__", name))
+        for name in ("leader", "isr", "lag")
+    ),
+    text("lag of groups", _lags, shown_if=_lags),
+)
 
 
 def _replicas(cluster: Cluster, topics: Iterable[Topic]) -> dict[TopicPartition, list[ReplicaInfo]]:
@@ -343,7 +302,7 @@ def _replicas(cluster: Cluster, topics: Iterable[Topic]) -> dict[TopicPartition,
     return {} if has_one else cluster.replicas([topic.name for topic in topics])
 
 
-def _replication(replicas: Sequence[ReplicaInfo] | None) -> dict[str, Any]:
+def _replication(replicas: Sequence[ReplicaInfo] | None) -> Row:
     """Return a partition's leader, replicas, ISR, lag and offline replicas; empty if they are not known."""
     if replicas is None:
         return {}
@@ -357,11 +316,9 @@ def _replication(replicas: Sequence[ReplicaInfo] | None) -> dict[str, Any]:
     }
 
 
-def _groups_by_partition(
-    cluster: Cluster,
-) -> dict[TopicPartition, dict[str, GroupOffset]]:
+def _groups_by_partition(cluster: Cluster) -> dict[TopicPartition, dict[str, Row]]:
     """Return consumer groups' offsets, by partition and group id; errors are only logged."""
-    found: dict[TopicPartition, dict[str, GroupOffset]] = {}
+    found: dict[TopicPartition, dict[str, Row]] = {}
     if not cluster.has("groups"):
         return found
     try:
@@ -372,67 +329,54 @@ def _groups_by_partition(
     for group in groups:
         for tp, one in group.offsets.items():
             if one.committed_offset is not None:
-                found.setdefault(tp, {})[group.group_id] = one
+                row = {"committed_offset": one.committed_offset, "lag": one.lag}
+                found.setdefault(tp, {})[group.group_id] = row
     return found
 
 
-def _groups_as_json(groups: Mapping[str, GroupOffset]) -> dict[str, Any]:
-    if not groups:
-        return {}
-    return {
-        "groups": {
-            name: {"committed_offset": one.committed_offset, "lag": one.lag}
-            for name, one in groups.items()
-        }
-    }
-
-
 @click.command("describe-topic", epilog=examples("kbatch describe-topic my-cluster readings"))
-@path_argument
-@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic)
+@place_argument()
+@_names_argument
 @client_options
 @json_option
-def describe_topic(
-    path: str, names: Sequence[str], client: Mapping[str, str], as_json: bool
-) -> None:
+def describe_topic(place: Place, names: Sequence[str]) -> None:
     """Show settings of topics, and their defaults.
 
     `kbatch topics` shows offsets and replicas. PATH may be HOST:PORT of a real cluster, which reports no
     defaults.
     """
-    cluster = open_cluster(path, client)
+    cluster = place.open_own()
     found = [cluster.topic(name) for name in dict.fromkeys(names)]
-    if as_json:
-        for topic in found:
-            print_json(_topic_as_json(topic))
-        return
-    table = Table(f"Settings of topics of {cluster.address}")
-    table.add_texts("topic", "setting", "value", "default")
-    for topic in found:
-        table.add_row(topic.name, "num.partitions", str(topic.partitions), None)
-        table.add_row(topic.name, "replication.factor", str(topic.replication_factor), None)
+    title = f"Settings of topics of {cluster.address}"
+    show(title, _SETTINGS, map(_topic_as_json, found) if is_json() else _settings_shown(found))
+
+
+def _settings_shown(topics: Iterable[Topic]) -> Iterator[Row]:
+    """Yield a row for each setting of some topics, with its default if that is known."""
+    for topic in topics:
         defaults = _by_key(TopicConfig()) if topic.config is not None else {}
-        for key, value in _settings(topic).items():
-            table.add_row(topic.name, key, _text(value), _text(defaults.get(key)))
-    table.print()
+        own = {"num.partitions": topic.partitions, "replication.factor": topic.replication_factor}
+        for key, value in (own | _settings(topic)).items():
+            # A number here is no count, and has no commas.
+            texts = {"value": text_of(value), "default": text_of(defaults.get(key))}
+            yield {"topic": topic.name, "setting": key, **texts}
 
 
-def _settings(topic: Topic) -> dict[str, Any]:
+_SETTINGS = (text("topic"), text("setting"), text("value"), text("default"))
+
+
+def _settings(topic: Topic) -> Row:
     """Return a topic's settings by Kafka's keys, such as retention.ms; none if they are not known."""
     if topic.config is None:
         return dict(getattr(topic, "settings", {}))  # as a real cluster tells them
     return _by_key(topic.config)
 
 
-def _by_key(config: TopicConfig) -> dict[str, Any]:
+def _by_key(config: TopicConfig) -> Row:
     return {topic_key(name): value for name, value in asdict(config).items()}
 
 
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)  # a number here is no count, and has no commas
-
-
-def _topic_as_json(topic: Topic | RemoteTopic) -> dict[str, Any]:
+def _topic_as_json(topic: Topic | RemoteTopic) -> Row:
     return {
         "topic": topic.name,
         "topic_id": topic.topic_id,
@@ -449,73 +393,52 @@ def _topic_as_json(topic: Topic | RemoteTopic) -> dict[str, Any]:
         "kbatch create-topic broker:9092 readings --replication-factor 3",
     ),
 )
-@path_argument
+@place_argument()
 @topic_argument
 @click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), metavar="N", help="Number of partitions; by default 1 in a folder, and what a real cluster has as its default.")  # fmt: skip
 @click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), metavar="N", help="Number of replicas, each in its own log dir or on its own broker; by default as for partitions.")  # fmt: skip
-@click.option("--config", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set KEY of the topic to VALUE; may be repeated.")  # fmt: skip
-@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists with all that is given here.")  # fmt: skip
+@config_option(help="Set KEY of the topic to VALUE; may be repeated.")
+@click.option("--if-not-exists", "exist_ok", is_flag=True, help="Do nothing if the topic exists with all that is given here.")  # fmt: skip
 @click.option("--create/--no-create", default=True, show_default=True, help="Whether to create the cluster in a folder if there is none.")  # fmt: skip
 @client_options
 @json_option
-def create_topic(
-    path: str,
-    topic: str,
-    partitions: int | None,
-    replication_factor: int | None,
-    given: dict[str, str],
-    if_not_exists: bool,
-    create: bool,
-    client: Mapping[str, str],
-    as_json: bool,
-) -> None:
+def create_topic(place: Place, topic: str, create: bool, **settings: Any) -> None:
     """Create TOPIC.
 
     PATH may be HOST:PORT of a real cluster, whose brokers say which settings there are.
     """
-    cluster = open_cluster(path, client, create=create)
+    cluster = place.open_own(create=create)
     try:
-        made = cluster.create_topic(
-            topic,
-            partitions=partitions,
-            replication_factor=replication_factor,
-            config=given,
-            exist_ok=if_not_exists,
-        )
+        made = cluster.create_topic(topic, **settings)
     except TopicAlreadyExistsError as error:
         if error.differs:
             raise
         raise ConfigError(
             f"topic {topic!r} already exists; choose another name, or give --if-not-exists"
         ) from None
-    if as_json:
-        print_json(_topic_as_json(made))
-        return
-    partitions_shown = f"{made.partitions} partition{'s' * (made.partitions != 1)}"
     copies = f"replication factor {made.replication_factor}"
-    print_line(visible(f"topic {topic} has {partitions_shown}, {copies}"))
+    tell(_topic_as_json(made), f"topic {topic} has {_partitions(made.partitions)}, {copies}")
+
+
+def _partitions(count: int) -> str:
+    return f"{count} partition{'s' * (count != 1)}"
 
 
 @click.command(
     "create-partitions", epilog=examples("kbatch create-partitions my-cluster readings 8")
 )
-@path_argument
+@place_argument()
 @topic_argument
 @click.argument("total", type=click.IntRange(1, PARTITIONS_MAX))
 @client_options
 @json_option
-def create_partitions(
-    path: str, topic: str, total: int, client: Mapping[str, str], as_json: bool
-) -> None:
+def create_partitions(place: Place, topic: str, total: int) -> None:
     """Add partitions to TOPIC, up to TOTAL in all.
 
     PATH may be HOST:PORT of a real cluster.
     """
-    grown = open_cluster(path, client).create_partitions(topic, total)
-    if as_json:
-        print_json({"topic": topic, "num_partitions": grown.partitions})
-    else:
-        print_line(visible(f"topic {topic} has {grown.partitions} partitions"))
+    count = place.open_own().create_partitions(topic, total).partitions
+    tell({"topic": topic, "num_partitions": count}, f"topic {topic} has {count} partitions")
     click.echo(_KEYS_NOTE, err=True)
 
 
@@ -526,114 +449,88 @@ def create_partitions(
         "kbatch alter-topic my-cluster readings --reset retention.ms",
     ),
 )
-@path_argument
+@place_argument()
 @topic_argument
-@click.option("--config", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set KEY to VALUE; may be repeated.")  # fmt: skip
+@config_option(help="Set KEY to VALUE; may be repeated.")
 @click.option("--reset", metavar="KEY", multiple=True, help="Reset KEY to its default; may be repeated.")  # fmt: skip
 @client_options
 @json_option
-def alter_topic(
-    path: str,
-    topic: str,
-    given: dict[str, str],
-    reset: Sequence[str],
-    client: Mapping[str, str],
-    as_json: bool,
-) -> None:
+def alter_topic(place: Place, topic: str, config: dict[str, str], reset: Sequence[str]) -> None:
     """Change settings of TOPIC, and print all of them.
 
     PATH may be HOST:PORT of a real cluster, whose brokers say which settings there are.
     """
-    twice = sorted(set(map(topic_key, given)) & set(map(topic_key, reset)))
+    twice = sorted(set(map(topic_key, config)) & set(map(topic_key, reset)))
     if twice:
         raise click.UsageError(f"{twice[0]!r} is given to both --config and --reset")
-    cluster, changes = open_cluster(path, client), given | dict.fromkeys(reset)
+    cluster, changes = place.open_own(), config | dict.fromkeys(reset)
     settings = _settings(cluster.alter_topic(topic, changes) if changes else cluster.topic(topic))
-    if as_json:
-        print_json({"topic": topic, "config": settings})
-    else:
-        for key, value in settings.items():
-            print_line(visible(f"{key}={value}"))
+    tell(
+        {"topic": topic, "config": settings}, *(f"{key}={value}" for key, value in settings.items())
+    )
 
 
 @click.command("delete-topic", epilog=examples("kbatch delete-topic my-cluster readings --dry-run"))
-@path_argument
-@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic)
+@place_argument()
+@_names_argument
 @yes_option
-@dry_run_option
+@look_option
 @client_options
 @json_option
-def delete_topic(
-    path: str,
-    names: Sequence[str],
-    yes: bool,
-    dry_run: bool,
-    client: Mapping[str, str],
-    as_json: bool,
-) -> None:
+def delete_topic(place: Place, names: Sequence[str], yes: bool, dry_run: bool) -> None:
     """Delete topics with all their records.
 
     They are gone at once. Their files are deleted later, by `kbatch gc` or a commit, when the topic's
     file.delete.delay.ms has passed. PATH may be HOST:PORT of a real cluster.
     """
-    cluster = open_cluster(path, client)
+    cluster = place.open_own()
     contents = {name: _contents(cluster, name) for name in dict.fromkeys(names)}
-    found: dict[str, tuple[str, dict[str, Any]]] = {
+    found: dict[str, tuple[str, Row]] = {
         name: (_summary(one), {"topic": name, **one}) for name, one in contents.items()
     }
-    delete_each("topic", found, cluster.delete_topic, yes=yes, dry_run=dry_run, as_json=as_json)
+    delete_each("topic", found, cluster.delete_topic, yes=yes, dry_run=dry_run)
 
 
 def _contents(cluster: Cluster, name: str) -> dict[str, int | None]:
     """Return a topic's numbers of partitions, offsets and bytes; None where its logs cannot be read.
 
-    Internal topics are refused.
+    Topics that the cluster alone changes are refused.
     """
-    if cluster.is_remote:
-        return _contents_remotely(cluster, name)
-    ensure_not_internal(name)
-    partitions = cluster.topic(name).partitions
-    try:
-        rows = cluster.describe([name])
-    except (KBatchError, OSError):
-        return {"num_partitions": partitions, "offsets": None, "size_in_bytes": None}
-    if any(row.error for row in rows):
-        return {"num_partitions": partitions, "offsets": None, "size_in_bytes": None}
-    offsets = sum(row.offsets.offsets_count for row in rows)
-    size = sum(row.size_in_bytes for row in rows)
-    return {"num_partitions": partitions, "offsets": offsets, "size_in_bytes": size}
-
-
-def _contents_remotely(cluster: Cluster, name: str) -> dict[str, int | None]:
-    topic = cluster.topic(name)
     _ensure_changeable(cluster, name)
-    edges = _led_offsets(cluster, [topic])
-    offsets = sum(one.offsets_count for one in edges.values())
-    return {
-        "num_partitions": topic.partitions,
-        "offsets": offsets if len(edges) == topic.partitions else None,
-        "size_in_bytes": None,
-    }
+    topic = cluster.topic(name)
+    offsets = size = None
+    if cluster.is_remote:
+        edges = _led_offsets(cluster, [topic])
+        if len(edges) == topic.partitions:
+            offsets = sum(one.offsets_count for one in edges.values())
+    else:
+        with contextlib.suppress(KBatchError, OSError):
+            rows = cluster.describe([name])
+            if not any(row.error for row in rows):
+                offsets = sum(row.offsets.offsets_count for row in rows)
+                size = sum(row.size_in_bytes for row in rows)
+    return {"num_partitions": topic.partitions, "offsets": offsets, "size_in_bytes": size}
 
 
 def _ensure_changeable(cluster: Cluster, name: str) -> None:
-    """Refuse a real cluster's own topic before the question, and in a dry run."""
-    if name not in cluster.topic_names():
+    """Refuse a topic that is the cluster's own before the question, and in a dry run."""
+    if not cluster.is_remote:
+        ensure_not_internal(name)
+    elif cluster.topic(name).name not in cluster.topic_names():
         raise ConfigError(f"topic {name!r} is the cluster's own, which alone changes it")
 
 
 def _summary(contents: Mapping[str, int | None]) -> str:
     partitions, offsets, size = contents.values()
-    held = f"{partitions} partition{'s' * (partitions != 1)}"
+    assert partitions is not None
+    held = _partitions(partitions)
     if offsets is None:
         return f"{held}, whose logs cannot be read"
     held = f"{held}, {counted(offsets, 'offset')}"
     return held if size is None else f"{held}, {size:,} bytes"
 
 
-def _partition_and_offset(
-    _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
-) -> dict[int, int]:
+def _partition_and_offset(words: Sequence[str]) -> dict[int, int]:
     found: dict[int, int] = {}
     for word in words:
         matched = re.fullmatch(r"([0-9]{1,10}):(-1|[0-9]{1,19})", word)
@@ -649,33 +546,27 @@ def _partition_and_offset(
     "delete-records",
     epilog=examples("kbatch delete-records my-cluster readings 0:1500 1:-1 --dry-run"),
 )
-@path_argument
+@place_argument()
 @topic_argument
 @click.argument(
     "offsets",
     metavar="PARTITION:OFFSET...",
     nargs=-1,
     required=True,
-    callback=_partition_and_offset,
+    callback=parsed(_partition_and_offset),
 )
 @yes_option
-@dry_run_option
+@look_option
 @client_options
 @json_option
 def delete_records(
-    path: str,
-    topic: str,
-    offsets: dict[int, int],
-    yes: bool,
-    dry_run: bool,
-    client: Mapping[str, str],
-    as_json: bool,
+    place: Place, topic: str, offsets: dict[int, int], yes: bool, dry_run: bool
 ) -> None:
     """Delete the first records of partitions of TOPIC.
 
     These are the records below OFFSET; -1 deletes all records. PATH may be HOST:PORT of a real cluster.
     """
-    cluster = open_cluster(path, client)
+    cluster = place.open_own()
     found = _records_below(cluster, topic, offsets)
     if not (yes or dry_run):
         lines = [
@@ -687,14 +578,12 @@ def delete_records(
     if not dry_run:
         starts = cluster.delete_records(starts)
     for tp, (_, count) in found.items():
-        if as_json:
-            row = {"topic": topic, "partition": tp.partition, "log_start_offset": starts[tp]}
-            print_json({**row, "offsets": count, "deleted": not dry_run})
-            continue
+        row = {"topic": topic, "partition": tp.partition, "log_start_offset": starts[tp]}
         start = "would start" if dry_run else "starts"
         outcome = "would be deleted" if dry_run else "deleted"
-        print_line(
-            visible(f"{tp} {start} at offset {starts[tp]}: {counted(count, 'offset')} {outcome}")
+        tell(
+            {**row, "offsets": count, "deleted": not dry_run},
+            f"{tp} {start} at offset {starts[tp]}: {counted(count, 'offset')} {outcome}",
         )
 
 
@@ -708,10 +597,7 @@ def _records_below(
         UnknownTopicOrPartitionError: a partition does not exist.
         ConfigError: the topic is internal.
     """
-    if not cluster.is_remote:
-        ensure_not_internal(topic)
-    else:
-        _ensure_changeable(cluster, cluster.topic(topic).name)
+    _ensure_changeable(cluster, topic)
     rows = cluster.describe([topic])
     for row in rows:
         if row.error and row.topic_partition.partition in offsets:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_kbatch.cli.output import Table, delete_each, print_json, text_of, yes_option
-from spark_kbatch.cli.parameters import examples, json_option
+from spark_kbatch.cli.output import (
+    Table,
+    delete_each,
+    dry_run_option,
+    is_json,
+    json_option,
+    number,
+    show,
+    text,
+    text_of,
+    word,
+    yes_option,
+)
+from spark_kbatch.cli.parameters import examples
 from spark_kbatch.cli.paths import complete_topic, folder_argument
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.opening.stores import open_transactions
@@ -19,8 +31,6 @@ if TYPE_CHECKING:
     from spark_kbatch.cluster.transactions.checking import OpenTransaction
     from spark_kbatch.cluster.transactions.state import TransactionMetadata
 
-_dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-
 
 @click.command(
     epilog=examples(
@@ -30,7 +40,7 @@ _dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what w
 @folder_argument
 @click.argument("transactional_id", metavar="[ID]", required=False)
 @json_option
-def transactions(path: str, transactional_id: str | None, as_json: bool) -> None:
+def transactions(path: str, transactional_id: str | None) -> None:
     """List transactions of clients, and what they hold.
 
     Each transactional id has its last transaction, with a state of Kafka's. Until an open one is ended, readers of
@@ -47,39 +57,43 @@ def transactions(path: str, transactional_id: str | None, as_json: bool) -> None
     server = None if running is None else running.bootstrap_servers
     if transactional_id is not None:
         found = [_find(found, transactional_id, path)]
-    rows = [_as_json(*one) for one in found]
-    if as_json:
-        for row in rows:
-            print_json({**row, "server": server})
-        return
+    rows = [{**_as_json(*one), "server": server} for one in found]
     where = "not served now" if server is None else f"served at {server}"
-    if transactional_id is None:
-        table = Table(f"Transactions of {opened.parts.path}, {where}")
-        table.add_texts("transactional id")
-        table.add_numbers("producer id", "epoch")
-        table.add_words("state", "started")
-        table.add_numbers("time-out ms")
-        table.add_texts("held back")
-        for *shown, partitions, _ in map(dict.values, rows):
-            held = [
-                f"{one['topic']}-{one['partition']}: {one['held_back']} from {text_of(one['start_offset'])}"
-                for one in partitions
-            ]
-            table.add_row(*shown, held)
-        table.print(if_empty=f"{path} has no transactions of clients; it is {where}.")
+    if transactional_id is None or is_json():
+        title = f"Transactions of {opened.parts.path}, {where}"
+        show(title, _ALL, rows, f"{path} has no transactions of clients; it is {where}.")
         return
-    _, producer_id, epoch, state, started, timeout_ms, partitions, _ = rows[0].values()
+    row = rows[0]
     title = (
-        f"Transaction {transactional_id}: {state}, started {text_of(started)}, time-out {timeout_ms} ms, "
-        f"producer id {producer_id}, epoch {epoch}, {where}"
+        f"Transaction {transactional_id}: {row['state']}, started {text_of(row['start_timestamp'])}, time-out "
+        f"{row['timeout_ms']} ms, producer id {row['producer_id']}, epoch {row['producer_epoch']}, {where}"
     )
-    table = Table(title)
-    table.add_texts("topic")
-    table.add_numbers("partition", "start offset", "held back")
-    table.add_words("last record")
-    for one in partitions:
-        table.add_row(*one.values())
-    table.print(if_empty=f"{title}; it has no partitions.")
+    Table(title, _ONE, row["partitions"]).print(if_empty=f"{title}; it has no partitions.")
+
+
+def _held_back(row: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{one['topic']}-{one['partition']}: {one['held_back']} from {text_of(one['start_offset'])}"
+        for one in row["partitions"]
+    ]
+
+
+_ALL = (
+    text("transactional id"),
+    number("producer id"),
+    number("epoch", "producer_epoch"),
+    word("state"),
+    word("started", "start_timestamp"),
+    number("time-out ms", "timeout_ms"),
+    text("held back", _held_back),
+)
+_ONE = (
+    text("topic"),
+    number("partition"),
+    number("start offset"),
+    number("held back"),
+    word("last record", "last_timestamp"),
+)
 
 
 @click.command(
@@ -88,9 +102,9 @@ def transactions(path: str, transactional_id: str | None, as_json: bool) -> None
 @folder_argument
 @click.argument("names", metavar="ID...", nargs=-1, required=True)
 @yes_option
-@_dry_run_option
+@dry_run_option(help="Only show what would be done.")
 @json_option
-def abort(path: str, names: Sequence[str], yes: bool, dry_run: bool, as_json: bool) -> None:
+def abort(path: str, names: Sequence[str], yes: bool, dry_run: bool) -> None:
     """Abort open transactions of transactional IDs.
 
     Their records are never read as committed, and their producers are fenced: they get an error. One that is decided
@@ -111,7 +125,6 @@ def abort(path: str, names: Sequence[str], yes: bool, dry_run: bool, as_json: bo
         lambda name: opened.abort(chosen[name][0]),
         yes=yes,
         dry_run=dry_run,
-        as_json=as_json,
         verb=("abort", "aborted"),
     )
 
@@ -126,7 +139,7 @@ def abort(path: str, names: Sequence[str], yes: bool, dry_run: bool, as_json: bo
 @click.option("--topic", "-t", metavar="TOPIC", shell_complete=complete_topic, help="Only in this topic.")  # fmt: skip
 @click.option("--partition", type=click.IntRange(0), metavar="N", help="Only in the partition of this number.")  # fmt: skip
 @yes_option
-@_dry_run_option
+@dry_run_option(help="Only show what would be done.")
 @json_option
 def decide(
     path: str,
@@ -136,7 +149,6 @@ def decide(
     partition: int | None,
     yes: bool,
     dry_run: bool,
-    as_json: bool,
 ) -> None:
     """Abort or commit hanging transactions.
 
@@ -166,7 +178,6 @@ def decide(
         lambda name: opened.decide(chosen[name], is_commit=decision == "commit"),
         yes=yes,
         dry_run=dry_run,
-        as_json=as_json,
         verb=("commit", "committed") if decision == "commit" else ("abort", "aborted"),
     )
 

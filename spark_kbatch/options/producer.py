@@ -73,8 +73,8 @@ class ProducerConfig:
     partitioner_adaptive_partitioning_enable: bool = option("partitioner.adaptive.partitioning.enable", kinds.BOOLEAN, True, "Whether records without a key prefer partitions with fewer waiting batches.")
     auto_create_topics_enable: bool = option("auto.create.topics.enable", kinds.BOOLEAN, True, "Whether a topic that does not exist is created, with one partition, when a record is sent to it. A topic that is deleted while the producer runs is not created again. Refused with a real cluster.")
     flush: bool = option("flush", kinds.BOOLEAN, True, "Whether a batch is flushed to disk before it is acknowledged. With false, a killed process loses nothing, but a power failure may lose acknowledged records. Refused with a real cluster.")
-    client_id: str = option("client.id", _CLIENT_ID, "", "Name of the producer, for people: in a bucket who wrote, as `kbatch ledger` shows it, and in a real cluster what `spark_kbatch.connect` has by this name, for this producer. Ignored in a folder.", "none")
-    maintain_ms: int = option("maintain.ms", kinds.number(0, LONG_MAX), 2000, "In a bucket: how long to merge small objects of the topics that were written to, once in 100 commits; the producer goes on meanwhile, and its process ends after it. The first time is by chance, so that short producers take turns. With 0, `kbatch maintain` alone does that. Ignored elsewhere.")
+    client_id: str = option("client.id", _CLIENT_ID, "", "Name of the producer, for people: in a bucket who wrote, as `kbatch history --all` shows it, and in a real cluster what `spark_kbatch.connect` has by this name, for this producer. Ignored in a folder.", "none")
+    maintain_ms: int = option("maintain.ms", kinds.number(0, LONG_MAX), 2000, "In a bucket: how long to merge small objects of the topics that were written to, once in 100 commits; the producer goes on meanwhile, and its process ends after it. The first time is by chance, so that short producers take turns. With 0, `kbatch gc` alone does that. Ignored elsewhere.")
     # fmt: on
 
 

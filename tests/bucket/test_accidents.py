@@ -121,7 +121,7 @@ def test_a_bad_batch_is_told_beside_what_is_lost_of_the_ledger(
     assert batch in verified.stdout
     assert "1 partition with faults" in verified.stdout
 
-    stopped = kbatch("maintain", a_url(objects))
+    stopped = kbatch("gc", a_url(objects))
     assert isinstance(stopped.exception, CorruptLedgerError)
     assert f"{lost} is missing" in stopped.stderr or f"{lost}: it is missing" in stopped.stderr
     assert f"{batch}: CRC-32C" in stopped.stderr
@@ -141,7 +141,7 @@ def test_a_part_and_its_copy_that_are_lost_take_the_records_that_they_told_of(
     assert "streamed-0: ok" in result.stdout
     assert accidents.kept(objects) == others
 
-    result = kbatch("maintain", url)
+    result = kbatch("gc", url)
     assert result.exit_code == 1
     assert f"extents-{QUIET}: it is missing" in result.stderr
     assert accidents.kept(objects) == others

@@ -343,7 +343,7 @@ def test_a_cut_object_takes_its_records_and_everything_else_is_done(tmp_path: Pa
         assert result.exit_code == 1
         assert "the object was cut short" in result.stdout
         assert "b-flipped-0: damaged" in result.stdout
-    result = kbatch("maintain", url)
+    result = kbatch("gc", url)
     assert result.exit_code == 0
     assert "merged into 1 segment" in result.stdout
 
@@ -356,7 +356,7 @@ def test_what_maintenance_cannot_merge_is_told_and_the_exit_code_is_1(tmp_path: 
     lost = [one.name for one in objects.list(f"{cluster.cluster_id}/data/")][7]
     objects.delete([lost])
 
-    result = kbatch("maintain", url_of(cluster))
+    result = kbatch("gc", url_of(cluster))
 
     assert result.exit_code == 1
     assert "merged into 1 segment" in result.stdout

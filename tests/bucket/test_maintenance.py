@@ -286,7 +286,7 @@ def test_a_reader_of_many_pieces_warns_once_and_names_the_command(
 
     (message,) = caplog.messages
     assert "topic 'events' is in 6 pieces" in message
-    assert f"`kbatch maintain {cluster._store.address}`" in message
+    assert f"`kbatch gc {cluster._store.address}`" in message
 
 
 # After commits.

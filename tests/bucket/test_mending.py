@@ -99,7 +99,10 @@ def test_an_entry_that_a_checkpoint_has_becomes_a_tombstone(
     cluster: Cluster, objects: MemoryObjects, how: object
 ) -> None:
     send(cluster, *numbered(20))
-    rows = [json.loads(line) for line in done("ledger", url_of(cluster), "--json").splitlines()]
+    rows = [
+        json.loads(line)
+        for line in done("history", url_of(cluster), "--all", "--json").splitlines()
+    ]
     for number in (0, 7, 16):
         how(objects, cluster, names.entry_name(number))  # type: ignore[operator]
     with pytest.raises(CorruptLedgerError, match="kbatch repair"):
@@ -116,7 +119,10 @@ def test_an_entry_that_a_checkpoint_has_becomes_a_tombstone(
         data = objects.get(f"{cluster.cluster_id}/{name}")
         assert data is not None
         assert isinstance(decode(data, name).content, Tombstone)
-    after = [json.loads(line) for line in done("ledger", url_of(cluster), "--json").splitlines()]
+    after = [
+        json.loads(line)
+        for line in done("history", url_of(cluster), "--all", "--json").splitlines()
+    ]
     assert [row["id"] for row in after] == [row["id"] for row in rows]
     assert [*values(opened_again(cluster))] == numbered(20)
     assert is_well(cluster)

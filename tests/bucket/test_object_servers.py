@@ -369,7 +369,7 @@ def test_maintenance_may_be_killed_at_any_request(
                 cluster.delete_records({("events", 0): starts})
                 numbers = numbers or rng.sample(range(1, REQUESTS + 1), REQUESTS)
                 held = proxy.held = Held("", "", numbers.pop(), is_done=rng.random() < 0.5)
-                program = [sys.executable, "-m", "spark_kbatch", "maintain", url]
+                program = [sys.executable, "-m", "spark_kbatch", "gc", url]
                 process = subprocess.Popen(program, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
                 while process.poll() is None and not held.reached.is_set():
                     time.sleep(0.005)
@@ -379,9 +379,7 @@ def test_maintenance_may_be_killed_at_any_request(
                 threading.Timer(rng.uniform(0, 1), held.let_go).start()
                 assert [*values(cluster)] == sent[starts:]
         time.sleep(1)
-        assert (
-            subprocess.run([sys.executable, "-m", "spark_kbatch", "maintain", url]).returncode == 0
-        )
+        assert subprocess.run([sys.executable, "-m", "spark_kbatch", "gc", url]).returncode == 0
         assert [*values(opened_again(cluster))] == sent[starts:]
         assert subprocess.run([sys.executable, "-m", "spark_kbatch", "verify", url]).returncode == 0
     assert kills[True] > maintenances // 3, "many runs were killed before their end"

@@ -236,7 +236,9 @@ def test_maintenance_goes_on_in_a_recovered_cluster(
 
     assert Maintenance(url_of(cluster)).run(run_extents=5).merged[:2] == (1, 37)
     assert [*values(opened_again(cluster))] == numbered(37)
-    assert done("ledger", url_of(cluster)).count("only checkpoints know what it was") == 19
+    assert (
+        done("history", url_of(cluster), "--all").count("only checkpoints know what it was") == 19
+    )
 
 
 def test_offsets_times_settings_and_producers_stay(
@@ -275,11 +277,17 @@ def test_the_ledger_says_when_a_cluster_was_recovered_and_knows_old_entries(
     cluster: Cluster, objects: MemoryObjects
 ) -> None:
     send(cluster, *numbered(3))
-    rows = [json.loads(line) for line in done("ledger", url_of(cluster), "--json").splitlines()]
+    rows = [
+        json.loads(line)
+        for line in done("history", url_of(cluster), "--all", "--json").splitlines()
+    ]
 
     done("recover", url_of(cluster), "--yes", "--whole")
 
-    after = [json.loads(line) for line in done("ledger", url_of(cluster), "--json").splitlines()]
+    after = [
+        json.loads(line)
+        for line in done("history", url_of(cluster), "--all", "--json").splitlines()
+    ]
     assert (after[0]["entry"], after[0]["by"].split()[0]) == (5, "recover")
     assert [row["id"] for row in after[1:]] == [row["id"] for row in rows]
 

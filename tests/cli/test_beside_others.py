@@ -208,12 +208,12 @@ def maintain(others: Others) -> tuple[str, str]:
     for _ in range(RUN_EXTENTS):
         others.write()
     jobs = [a_staged_job(others, value) for value in ("in time", "too late")]
-    done = others.run("maintain", others.address, "--json")
+    done = others.run("gc", others.address, "--json")
     assert json.loads(done.output)["merged"]["segments"] > 0
     in_time, too_late = jobs
     in_time()
     others.objects.clock_ms += 9 * 86_400_000
-    done = others.run("maintain", others.address, "--json")
+    done = others.run("gc", others.address, "--json")
     assert json.loads(done.output)["collected"]["horizon"] > 0
     assert seen(too_late) == "stop: RefusedEntryError"
     written = others.cluster.read("events", columns=["value"]).read_all()["value"].to_pylist()
@@ -222,7 +222,7 @@ def maintain(others: Others) -> tuple[str, str]:
 
 
 def erase(others: Others) -> tuple[str, str]:
-    others.run("maintain", others.address, "--erase", "events", "--yes")
+    others.run("gc", others.address, "--erase", "events", "--yes")
     return others.seen()
 
 
@@ -279,8 +279,7 @@ def alter_topic(others: Others) -> tuple[str, str]:
     read, written = others.seen()
     if read != "go on":  # retention has deleted something already
         assert others.cluster.describe("events")[0].offsets.log_start_offset > 0
-    tidy = "gc" if others.objects is None else "maintain"
-    CliRunner().invoke(cli, [tidy, others.address], prog_name="kbatch", catch_exceptions=False)
+    CliRunner().invoke(cli, ["gc", others.address], prog_name="kbatch", catch_exceptions=False)
     at_start = seen(lambda: others.cluster.read("events", start=0).read_all())
     assert at_start == table()["`delete-records`"][0].partition(" below")[0]
     assert read in ("go on", at_start)
@@ -393,8 +392,8 @@ CASES: dict[str, list[tuple[Callable[[Path], Others], Callable[[Others], tuple[s
     "`alter-topic` with a shorter retention": [(in_folder, alter_topic), (in_bucket, alter_topic)],
     "`create-topic`, `create-partitions`, `produce`": [(in_folder, create), (in_bucket, create)],
     "`gc`": [(in_folder, gc)],
-    "`maintain`": [(in_bucket, maintain)],
-    "`maintain --erase`": [(in_bucket, erase)],
+    "`gc` of a bucket": [(in_bucket, maintain)],
+    "`gc --erase`": [(in_bucket, erase)],
     "`repair`": [(in_folder, repair), (in_bucket, repair)],
     "`recover`": [(in_bucket, recover)],
     "`upgrade`": [(in_bucket, upgrade)],

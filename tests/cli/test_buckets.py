@@ -26,10 +26,11 @@ from spark_kbatch.bucket.probe import tried
 from spark_kbatch.bucket.urls import place_in_memory
 from spark_kbatch.cli import consuming
 from spark_kbatch.cli.main import cli
-from spark_kbatch.cli.paths import ensure_bucket, ensure_folder
-from spark_kbatch.cli.stopping import StopOnceBegun
+from spark_kbatch.cli.output import StopOnceBegun
+from spark_kbatch.cli.paths import ANYWHERE, BUCKET, FOLDER
 from spark_kbatch.errors import (
     CorruptRecordError,
+    KafkaStorageError,
     KBatchError,
     ObjectAccessDeniedError,
     ObjectStoreError,
@@ -91,7 +92,7 @@ def test_a_bucket_without_a_cluster_is_told(url: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["serve"], ["gc"], ["log-dirs"]],
+    [["serve"], ["log-dirs"]],
     ids=lambda words: words[0],
 )
 def test_commands_for_folders_refuse_a_bucket_by_name(url: str, words: list[str]) -> None:
@@ -99,7 +100,7 @@ def test_commands_for_folders_refuse_a_bucket_by_name(url: str, words: list[str]
     result = kbatch(command, url, *rest)
     assert result.exit_code == 2
     assert f"'{url}' is the URL of a bucket; `kbatch {command}` works on a folder" in result.stderr
-    instead = {"serve": "no bucket can be served yet", "gc": "`kbatch maintain`"}
+    instead = {"serve": "no bucket can be served yet"}
     assert instead.get(command, "`kbatch describe`") in " ".join(result.stderr.split())
 
 
@@ -115,7 +116,7 @@ def test_groups_of_a_bucket(url: str) -> None:
     assert (one["group"], one["server"], one["lag"]) == ("billing", None, 2)
     assert done("offsets", url, "events", "--group", "billing") == "0\t1\t3\t2\n"
     assert done("topics", url).splitlines()[1].endswith("\tbilling: 2")
-    assert re.search(r"\tgroup[^\t]*\t1 offset of group billing\t", done("ledger", url))
+    assert re.search(r"\tgroup[^\t]*\t1 offset of group billing\t", done("history", url, "--all"))
     done("groups", "reset", url, "billing", "--to-latest")
     assert done("groups", url).splitlines()[1:] == ["billing\tEmpty\tevents\t0\t0"]
     done("groups", "delete", url, "billing", "--yes")
@@ -212,21 +213,19 @@ def test_the_page_of_buckets_lists_the_commands_that_take_one() -> None:
             r"^\| (as on a folder|there alone|refused) \| (.*) \|$", page, re.M
         )
     }
-    paths = {
-        name: one.callback
+    taken = {
+        name: getattr(one.callback, "args", (ANYWHERE,))[0]
         for name, command in COMMANDS.items()
         for one in command.params
         if one.name in ("path", "source")
     }
-    buckets = {name for name, check in paths.items() if check is ensure_bucket}
-    buckets.add("describe")  # which prints metrics of any place
-    refused = {name for name, check in paths.items() if check is ensure_folder}
-
-    assert listed == {
-        "as on a folder": paths.keys() - buckets - refused,
-        "there alone": buckets,
-        "refused": refused,
+    by_kind = {
+        "as on a folder": {name for name, takes in taken.items() if {FOLDER, BUCKET} <= {*takes}},
+        "there alone": {name for name, takes in taken.items() if FOLDER not in takes},
+        "refused": {name for name, takes in taken.items() if BUCKET not in takes},
     }
+
+    assert listed == by_kind
 
 
 @pytest.mark.parametrize("command", ["history", "repair", "verify"])
@@ -259,39 +258,39 @@ def test_a_mirror_goes_from_bucket_to_bucket(url: str) -> None:
     assert done("consume", f"{url}-2", "events", "--raw") == "a\nb\n"
 
 
-def test_maintain_merges_and_tells_what_it_does(url: str) -> None:
+def test_gc_of_a_bucket_merges_and_tells_what_it_does(url: str) -> None:
     done("create-topic", url, "events")
     done("produce", url, "events", stdin="a\nb\n")
-    assert done("maintain", url) == "Nothing to do.\n"
+    assert done("gc", url) == "Nothing to do.\n"
 
     send_each(url, [None] * 120)
-    looked = done("maintain", url, "--dry-run")
+    looked = done("gc", url, "--dry-run")
     assert "121 extents, " in looked
     assert "would be merged into 1 segment." in looked
-    assert done("maintain", url).replace(" merged", " would be merged") == looked
-    assert done("maintain", url) == "Nothing to do.\n"
+    assert done("gc", url).replace(" merged", " would be merged") == looked
+    assert done("gc", url) == "Nothing to do.\n"
     assert done("consume", url, "events", "--raw").splitlines() == [
         *"ab",
         *(f"{at}" for at in range(120)),
     ]
 
 
-def test_maintain_keeps_retention(url: str) -> None:
+def test_gc_of_a_bucket_keeps_retention(url: str) -> None:
     done("create-topic", url, "events", "--config", "retention.ms=1000")
     with spark_kbatch.open(url) as cluster, cluster.producer() as producer:
         producer.send("events", "old", timestamp=1).result()
         producer.send("events", "new").result()
 
-    assert done("maintain", url) == "events-0 starts at offset 1.\n"
-    found = json.loads(done("maintain", url, "--json"))
+    assert done("gc", url) == "events-0 starts at offset 1.\n"
+    found = json.loads(done("gc", url, "--json"))
     assert (found["starts"], found["merged"]["segments"]) == ({}, 0)
     assert done("consume", url, "events", "--raw") == "new\n"
 
 
-def test_maintain_goes_on_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_gc_of_a_bucket_goes_on_until_it_is_told_to_stop(tmp_path: Path) -> None:
     url = f"file+bucket://{tmp_path}/bucket"
     done("create-topic", url, "events")
-    command = [sys.executable, "-m", "spark_kbatch", "maintain", url, "--every", "1", "--json"]
+    command = [sys.executable, "-m", "spark_kbatch", "gc", url, "--every", "1", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for _ in range(2):
@@ -300,7 +299,7 @@ def test_maintain_goes_on_until_it_is_told_to_stop(tmp_path: Path) -> None:
         assert process.wait(30) == 0
 
 
-def test_maintain_goes_on_after_a_round_that_failed(
+def test_gc_of_a_bucket_goes_on_after_a_round_that_failed(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one does in which the store or the credentials were away, or found a damaged batch."""
@@ -320,16 +319,88 @@ def test_maintain_goes_on_after_a_round_that_failed(
         raise errors[len(rounds) - 1]
 
     monkeypatch.setattr(Maintenance, "run", run)
-    found = kbatch("maintain", url, "--every", "1")
+    found = kbatch("gc", url, "--every", "1")
     assert (len(rounds), found.stderr.count("for a test")) == (5, 4)
     rounds.clear()
-    assert kbatch("maintain", url).exit_code == 1
+    assert kbatch("gc", url).exit_code == 1
 
 
-def test_maintain_refuses_what_is_no_bucket(tmp_path: Path) -> None:
-    result = kbatch("maintain", str(tmp_path))
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gc", "{folder}", "--erase", "events"], "--erase has no meaning in a folder"),
+        (["gc", "{bucket}", "--staging-retention-ms", "1"], "has no meaning in a bucket"),
+        (["gc", "{bucket}", "events"], "in a bucket all topics are looked after: leave out TOPIC"),
+        (["gc", "{folder}", "--every", "1", "--dry-run"], "do not go together"),
+        (["gc", "{bucket}", "--erase", "events", "--dry-run"], "neither --dry-run nor --every"),
+        (["gc", "{folder}", "-X", "store.region=here"], "is a folder"),
+        (["history", "{folder}", "--all"], "--all is for a bucket, whose ledger"),
+        (
+            ["history", "{bucket}", "--all", "--topic", "events"],
+            "--topic has no meaning beside --all",
+        ),
+        (["history", "{bucket}", "f" * 32], "--all is for ids of entries"),
+        (["recover", "{folder}"], "is no URL of a bucket, such as s3://BUCKET/PREFIX"),
+        (["describe", "{bucket}", "--prometheus", "--json"], "--json has no meaning beside"),
+    ],
+    ids=lambda one: " ".join(word.strip("{}") for word in one) if isinstance(one, list) else "",
+)
+def test_what_a_place_does_not_have_is_refused(
+    tmp_path: Path, url: str, words: list[str], said: str
+) -> None:
+    result = kbatch(*(word.format(folder=tmp_path, bucket=url) for word in words))
     assert result.exit_code == 2
-    assert "is no URL of a bucket, such as s3://BUCKET/PREFIX" in " ".join(result.output.split())
+    assert said in " ".join(result.output.split())
+
+
+def test_the_old_names_of_a_bucket_s_verbs_run_the_new_ones(url: str) -> None:
+    done("create-topic", url, "events")
+    send_each(url, [None] * 120)
+    for old, new in (
+        (["ledger", url, "--max-entries", "3", "--json"], ["history", url, "--all", "-n", "3", "--json"]),
+        (["ledger", url, "1"], ["history", url, "--all", "1"]),
+        (["maintain", url, "--dry-run"], ["gc", url, "--dry-run"]),
+    ):  # fmt: skip
+        shown = kbatch(*old)
+        assert shown.stdout == done(*new)
+        assert (
+            f"kbatch {old[0]} is kbatch {'gc' if new[0] == 'gc' else 'history --all'} now"
+            in shown.stderr
+        )
+    assert "merged into 1 segment" in done("maintain", url)
+    told = kbatch("--help").stdout
+    assert not re.search("^  (maintain|ledger)", told, re.M)
+
+
+def test_gc_of_a_folder_goes_on_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    folder = spark_kbatch.Cluster(tmp_path / "folder", create=True).path
+    command = [sys.executable, "-m", "spark_kbatch", "gc", str(folder), "--every", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            assert process.stdout.readline() == "Nothing to delete.\n"
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_gc_of_a_folder_goes_on_after_a_round_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = spark_kbatch.Cluster(tmp_path / "folder", create=True).path
+    rounds: list[int] = []
+
+    def collect(*_: object, **__: object) -> NoReturn:
+        rounds.append(1)
+        if len(rounds) > 1:
+            raise KeyboardInterrupt
+        raise KafkaStorageError("for a test")
+
+    monkeypatch.setattr(spark_kbatch.Cluster, "collect_garbage", collect)
+    found = kbatch("gc", str(folder), "--every", "1")
+    assert (len(rounds), found.exit_code) == (2, 130)
+    assert "kbatch: for a test; the next round tries again" in found.stderr
+    rounds.clear()
+    assert isinstance(kbatch("gc", str(folder)).exception, KafkaStorageError)
 
 
 def test_verify_finds_what_is_damaged_or_gone(tmp_path: Path) -> None:
@@ -364,7 +435,7 @@ def test_describe_shows_what_is_read_and_what_waits(url: str) -> None:
     assert abs(float(shown["clock"].split()[4])) < 60
     assert "120 in events-0, which has the most" in done("describe", url)
 
-    done("maintain", url)
+    done("gc", url)
     found = json.loads(done("describe", url, "--json"))
     assert (found["referenced"]["objects"], found["waiting"]["objects"]) == (1, 120)
     assert (found["small_extents"], found["entries"]) == (1, 123)
@@ -373,7 +444,7 @@ def test_describe_shows_what_is_read_and_what_waits(url: str) -> None:
 def test_metrics_of_a_bucket_are_what_prometheus_reads(url: str) -> None:
     done("create-topic", url, "events", "--partitions", "2")
     send_each(url, [1] * 40)
-    done("maintain", url)
+    done("gc", url)
     found, shown = json.loads(done("describe", url, "--json")), metrics_of(url)
     assert shown["kafka_log_log_logendoffset", "events", "0"] == 0
     assert shown["kafka_log_log_logendoffset", "events", "1"] == 40
@@ -414,15 +485,30 @@ def test_metrics_of_a_folder_and_of_a_real_cluster_have_its_groups(tmp_path: Pat
             assert not any("bucket" in name for name, *_ in shown)
 
 
-def test_describe_is_for_a_bucket_and_metrics_need_a_package(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spark_kbatch.Cluster(tmp_path / "folder", create=True)
-    refused = kbatch("describe", str(tmp_path / "folder"))
-    assert refused.exit_code == 2
-    assert "is no URL of a bucket" in refused.output
-    assert kbatch("describe", url, "--prometheus", "--json").exit_code == 2
+def test_describe_shows_what_there_is_in_a_folder_and_in_a_real_cluster(tmp_path: Path) -> None:
+    folder = spark_kbatch.Cluster(tmp_path / "folder", create=True)
+    folder.create_topic("events", 2)
+    with folder.producer() as producer:
+        producer.send("events", "v", partition=1).result()
+    with folder.serve() as server:
+        folder.alter_group_offsets("billing", {("events", 1): 1})
+        row = json.loads(done("describe", str(folder.path), "--json"))
+        (log_dir,) = row.pop("log_dirs")
+        assert row == {
+            "cluster_id": folder.cluster_id, "topics": 1, "partitions": 2, "offsets": 1, "groups": 1, "commits": 0,
+            "size_in_bytes": folder.describe("events")[1].size_in_bytes, "server": server.bootstrap_servers,
+        }  # fmt: skip
+        assert (log_dir["node_id"], log_dir["state"], log_dir["leaders"]) == (0, "online", 5)
+        lines = done("describe", str(folder.path)).splitlines()
+        assert f"server        {server.bootstrap_servers}" in lines
+        assert f"log dir 0     online, {folder.path}/broker-0" in lines
+        assert "partitions    2" in lines
+        there = json.loads(done("describe", server.bootstrap_servers, "--json"))
+        assert there == row | {"size_in_bytes": None, "commits": None, "log_dirs": []}
+    assert "server" not in done("describe", str(folder.path))
 
+
+def test_metrics_of_a_bucket_need_a_package(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     done("create-topic", url, "events")
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     result = kbatch("describe", url, "--prometheus")
@@ -430,17 +516,15 @@ def test_describe_is_for_a_bucket_and_metrics_need_a_package(
     assert "pip install '.[metrics]'" in str(result.exception)
 
 
-def test_maintain_erases_a_topic_once_it_is_told_to(url: str) -> None:
+def test_gc_of_a_bucket_erases_a_topic_once_it_is_told_to(url: str) -> None:
     done("create-topic", url, "events")
     done("produce", url, "events", stdin="a\n")
-    asked = kbatch("maintain", url, "--erase", "events")
+    asked = kbatch("gc", url, "--erase", "events")
     assert asked.exit_code == 1
     assert done("topics", url, "--json")
-    assert "events is deleted. Its bytes go in a week" in done(
-        "maintain", url, "--erase", "events", "-y"
-    )
+    assert "events is deleted. Its bytes go in a week" in done("gc", url, "--erase", "events", "-y")
     assert done("topics", url, "--json") == ""
-    assert kbatch("maintain", url, "--erase", "events", "-y").exit_code == 1
+    assert kbatch("gc", url, "--erase", "events", "-y").exit_code == 1
 
 
 def test_upgrade_lets_new_writers_write_and_old_ones_read(
@@ -567,7 +651,7 @@ def test_the_ledger_tells_what_happened_by_whom_and_when(url: str) -> None:
     done("create-partitions", url, "events", "3")
     done("delete-topic", url, "events", "--yes")
 
-    rows = [json.loads(line) for line in done("ledger", url, "--json").splitlines()]
+    rows = [json.loads(line) for line in done("history", url, "--all", "--json").splitlines()]
     assert [row["entry"] for row in rows] == [*range(7, -1, -1)]
     assert [row["what"] for row in reversed(rows)] == [
         "the cluster begins",
@@ -588,19 +672,23 @@ def test_the_ledger_tells_what_happened_by_whom_and_when(url: str) -> None:
         *("app", "a-query", getpass.getuser()),
     )
     assert rows[5]["records"] == {"events": 2}
-    lines = done("ledger", url, "-n", "2").splitlines()
+    lines = done("history", url, "--all", "-n", "2").splitlines()
     assert len(lines) == 3
     assert lines[1].startswith("7\t20")
 
 
 def test_the_ledger_tells_the_outcome_of_an_entry(url: str) -> None:
     done("create-topic", url, "events")
-    (row,) = (json.loads(line) for line in done("ledger", url, "1", "--json").splitlines())
+    (row,) = (
+        json.loads(line) for line in done("history", url, "--all", "1", "--json").splitlines()
+    )
     assert row["what"] == "topic events is created with 1 partition"
-    assert done("ledger", url, row["id"], "--json") == done("ledger", url, "1", "--json")
+    assert done("history", url, "--all", row["id"], "--json") == done(
+        "history", url, "--all", "1", "--json"
+    )
     for entry in ("2", "f" * 32):
-        result = kbatch("ledger", url, entry)
+        result = kbatch("history", url, "--all", entry)
         assert "the ledger ends with entry 1." in str(result.exception)
         assert "is not committed" in str(result.exception)
-    assert kbatch("ledger", url, "no-id").exit_code == 2
-    assert kbatch("ledger", url, "1", "-n", "3").exit_code == 2
+    assert kbatch("history", url, "--all", "no-id").exit_code == 2
+    assert kbatch("history", url, "--all", "1", "-n", "3").exit_code == 2

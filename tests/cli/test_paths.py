@@ -146,4 +146,4 @@ def test_shells_complete_commands_options_and_topics(
 
 
 def test_no_summary_of_a_command_is_cut() -> None:
-    assert "..." not in kbatch("--help").stdout.partition("Topics:")[2]
+    assert "..." not in kbatch("--help").stdout.partition("Records:")[2]

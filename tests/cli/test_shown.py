@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 from spark_kbatch import Cluster
+from spark_kbatch.cli import output
 from spark_kbatch.cli.main import cli
-from spark_kbatch.cli.output import Table
 from spark_kbatch.model import LONG_MAX
 from tests.support import builders, stored_groups
 
@@ -176,13 +176,15 @@ def test_numbers_are_never_cut(
                 monkeypatch.delenv(key, raising=False)
             else:
                 monkeypatch.setenv(key, value)
-        table = Table("Large numbers")
-        table.add_texts("name of the thing")
-        table.add_numbers("first offset", "next offset", "bytes")
-        table.add_words("committed at")
-        table.add_row("t" * 40, LONG_MAX, LONG_MAX - 1, None, "2024-10-25T08:00:00.000Z")
-        table.add_row("[b]", 0, 1234, 10**15, "-")
-        table.print()
+        numbers = map(output.number, ("first offset", "next offset", "bytes"))
+        columns = [output.text("name of the thing"), *numbers, output.word("committed at")]
+        rows = [
+            ("t" * 40, LONG_MAX, LONG_MAX - 1, None, "2024-10-25T08:00:00.000Z"),
+            ("[b]", 0, 1234, 10**15, "-"),
+        ]
+        keys = [column.heading.replace(" ", "_") for column in columns]
+        found = [dict(zip(keys, row, strict=True)) for row in rows]
+        output.Table("Large numbers", columns, found).print()
         by_mode[mode] = capsys.readouterr().out.replace("\x1b", "␛")
         number = str(LONG_MAX) if mode == "pipe" else f"{LONG_MAX:,}"
         assert number in by_mode[mode]

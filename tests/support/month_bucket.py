@@ -258,7 +258,7 @@ class Accidents:
             self._used(self.copied(name, data)),
             _exit(_kbatch("verify", self.copied(name, data)), "nothing", "says so"),
             _exit(repair, "mends it" if ": repaired" in repair.stdout else "nothing", "says so"),
-            _exit(_kbatch("maintain", self.copied(name, data)), "goes on", "goes on, and says so"),
+            _exit(_kbatch("gc", self.copied(name, data)), "goes on", "goes on, and says so"),
             recovered,
             what,
         )
