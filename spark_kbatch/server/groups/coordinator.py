@@ -498,7 +498,7 @@ class GroupCoordinator:
     def store_decided(self, changes: Sequence[Change], then: Callable[[], ErrorCode]) -> ErrorCode:
         """Store the offsets of a transaction that was committed, and call `then`, as one step of all groups.
 
-        A group's offset stays if the group has gone beyond the transaction's since.
+        An offset stays if its group has committed it since the transaction was sent its own.
         """
 
         def store() -> ErrorCode:

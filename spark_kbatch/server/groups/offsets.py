@@ -156,8 +156,11 @@ class CommittedOffsets:
                 continue
             metadata_bytes += more_metadata
             answers[tp] = ErrorCode.NONE
+            # Later than what is stored: see `StoredGroups.not_overtaken`.
+            stored_ms = before.commit_timestamp if before else NO_TIMESTAMP
+            commit_ms = max(now_ms, min(stored_ms + 1, LONG_MAX))
             value = CommittedOffset(
-                offset, leader_epoch, metadata, now_ms, expire_ms, topic_ids[tp] or ""
+                offset, leader_epoch, metadata, commit_ms, expire_ms, topic_ids[tp] or ""
             )
             changes.append((OffsetKey(committing.group_id, *tp), value))
         return answers, changes

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.cluster.group_records import CommittedOffset, OffsetKey
 from spark_kbatch.cluster.groups import read_groups
+from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transactions.state import Status
 from spark_kbatch.model import TopicPartition
@@ -384,6 +386,40 @@ def test_offsets_of_a_transaction_are_pending_until_it_is_committed(
     assert seen(stable=True) == (OK, 5)
     (group,) = read_groups(store_of(cluster))
     assert (group.offsets[IN].committed_offset, group.offsets[IN].metadata) == (5, "m")
+
+
+@pytest.mark.parametrize("since", [20, 3], ids=["beyond", "back"])
+def test_an_offset_that_a_group_commits_beside_an_open_transaction_stays(
+    cluster: Cluster, client: RawClient, since: int
+) -> None:
+    """The most recent one counts, as with a broker."""
+    producer = RawProducer(client).start()
+    assert producer.add_group("g") is OK
+    assert producer.commit_offsets("g", {IN: 9}) == [OK]
+    cluster.alter_group_offsets("g", {IN: since})
+    producer.end(commit=True)
+    until_status(cluster, Status.COMPLETE_COMMIT)
+
+    assert offsets_of(client, stable=True) == (OK, since)
+
+
+@pytest.mark.parametrize("offset", [9, 3], ids=["beyond", "back"])
+def test_offsets_of_a_transaction_are_stored_after_the_clock_was_set_back(
+    cluster: Cluster, offset: int
+) -> None:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
+        RawProducer(client).start()
+    store = OffsetsStore(store_of(cluster))
+    store.load()
+    tomorrow_ms = store_of(cluster).manager.now_ms() + 86_400_000
+    store.append([(OffsetKey("g", *IN), CommittedOffset(5, commit_timestamp=tomorrow_ms))])
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
+        producer = RawProducer(client).start()
+        assert producer.add_group("g") is OK
+        assert producer.commit_offsets("g", {IN: offset}) == [OK]
+        producer.end(commit=True)
+        until_status(cluster, Status.COMPLETE_COMMIT)
+        assert offsets_of(client, stable=True) == (OK, offset)
 
 
 def test_offsets_of_a_group_that_was_not_added_are_refused(client: RawClient) -> None:
