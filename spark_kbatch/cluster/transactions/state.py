@@ -17,7 +17,7 @@ Source: Kafka transaction-coordinator/.../TransactionMetadata.java; TransactionC
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
@@ -234,6 +234,17 @@ def fence(known: TransactionMetadata, now_ms: int) -> TransactionMetadata:
 def without_offsets(known: TransactionMetadata) -> TransactionMetadata:
     """Return the decided state once its offsets are stored, which are not stored again."""
     return known._replace(offsets=_NO_GROUPS)
+
+
+def without_offsets_of(
+    known: TransactionMetadata, group_id: str, partitions: Collection[TopicPartition]
+) -> TransactionMetadata:
+    """Return the state once a group's offsets of these partitions are deleted; unchanged if it has none of them."""
+    of_group = known.offsets.get(group_id, {})
+    left = {tp: value for tp, value in of_group.items() if tp not in partitions}
+    if left == of_group:
+        return known
+    return known._replace(offsets={**known.offsets, group_id: left})
 
 
 def complete(known: TransactionMetadata, now_ms: int) -> TransactionMetadata:

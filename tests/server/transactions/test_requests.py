@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from spark_kbatch.cluster.groups import read_groups
 from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transactions.state import Status
+from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire import protocol
@@ -420,6 +421,67 @@ def test_offsets_of_a_transaction_are_stored_after_the_clock_was_set_back(
         producer.end(commit=True)
         until_status(cluster, Status.COMPLETE_COMMIT)
         assert offsets_of(client, stable=True) == (OK, offset)
+
+
+def deleted_group(client: RawClient) -> ErrorCode:
+    asked = protocol.DeleteGroupsRequest(groups_names=["g"])
+    return ErrorCode(client.ask(ApiKey.DELETE_GROUPS, 2, asked).results[0].error_code)
+
+
+def deleted_offset(client: RawClient) -> ErrorCode:
+    topic_of = protocol.OffsetDeleteRequest.OffsetDeleteRequestTopic
+    partitions = [topic_of.OffsetDeleteRequestPartition(partition_index=0)]
+    asked = protocol.OffsetDeleteRequest(
+        group_id="g", topics=[topic_of(name="in", partitions=partitions)]
+    )
+    answer = client.ask(ApiKey.OFFSET_DELETE, 0, asked)
+    return ErrorCode(answer.error_code or answer.topics[0].partitions[0].error_code)
+
+
+@pytest.mark.parametrize("has_stored", [True, False], ids=["with others", "alone"])
+@pytest.mark.parametrize(
+    ("delete", "again"),
+    [(deleted_group, ErrorCode.GROUP_ID_NOT_FOUND), (deleted_offset, OK)],
+)
+def test_pending_offsets_that_are_deleted_do_not_come_back_when_their_transaction_is_committed(
+    cluster: Cluster,
+    client: RawClient,
+    has_stored: bool,
+    delete: Callable[[RawClient], ErrorCode],
+    again: ErrorCode,
+) -> None:
+    other = TopicPartition("in", 1)
+    producer = RawProducer(client).start()
+    assert producer.add_group("g") is OK
+    if has_stored:
+        cluster.alter_group_offsets("g", {IN: 5, other: 5})
+    assert producer.commit_offsets("g", {IN: 9}) == [OK]
+
+    assert delete(client) is OK
+    assert offsets_of(client, stable=True) == (OK, -1)
+    if has_stored:
+        assert delete(client) is again
+    assert producer.commit_offsets("g", {other: 7}) == [OK]  # the group is in the transaction still
+    producer.end(commit=True)
+    until_status(cluster, Status.COMPLETE_COMMIT)
+    assert offsets_of(client, stable=True) == (OK, -1)
+    assert offsets_of(client, stable=True, number=1) == (OK, 7)
+
+
+def test_no_group_is_deleted_before_the_offsets_of_a_decision_are_stored(
+    cluster: Cluster, client: RawClient
+) -> None:
+    """Else they would bring it back. It takes a moment, unless a disk fails."""
+    producer = RawProducer(client).start()
+    assert producer.add_group("g") is OK
+    assert producer.commit_offsets("g", {IN: 9}) == [OK]
+    with FolderParts(cluster.path).manager.locks.partitions([CONSUMER_OFFSETS]):
+        producer.end(commit=True)
+        assert deleted_group(client) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    until_status(cluster, Status.COMPLETE_COMMIT)
+    assert offsets_of(client, stable=True) == (OK, 9)
+    assert deleted_group(client) is OK
+    assert offsets_of(client, stable=True) == (OK, -1)
 
 
 def test_offsets_of_a_group_that_was_not_added_are_refused(client: RawClient) -> None:
