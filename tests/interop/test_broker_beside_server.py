@@ -16,7 +16,7 @@ import pytest
 
 from spark_kbatch.record.header import MAGIC, MAGIC_POSITION
 from spark_kbatch.wire import protocol
-from spark_kbatch.wire.protocol import ApiKey
+from spark_kbatch.wire.protocol import ApiKey, request_class
 from tests.conftest import REPOSITORY
 from tests.support.any_request import Ids, Requests, World
 from tests.support.judge import NOT_ASKED, SILENT, Difference, Judge
@@ -436,6 +436,25 @@ def test_the_server_answers_any_request_as_a_broker_does(
         found for found in judge.differences if not any(row.covers(found) for row in ACCEPTED)
     ]
     assert not unexplained, "\n".join(map(str, unexplained[:SHOWN_MAX]))
+
+
+@pytest.mark.interop
+def test_requests_of_which_a_broker_has_higher_versions_are_in_the_page(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    server = Served(tmp_path / "cluster", tmp_path / "server.log", "--create")
+    with Broker(kafka, tmp_path / "broker") as broker, server:
+        judge = Judge(broker.address, server.address, seed=SEED)
+        ones, others = (side.versions() for side in judge.sides)
+        judge.disconnect()
+    higher = {key for key in others if ones[key][1] > others[key][1]}
+    page = (REPOSITORY / "docs/server.md").read_text()
+    (said,) = [line for line in page.splitlines() if line.startswith("Versions of Kafka 4.1 ")]
+
+    words = {*re.findall(r"\w+", said)}
+    assert higher == {
+        key for key in others if request_class(key).__name__.removesuffix("Request") in words
+    }
 
 
 def test_every_kind_of_request_is_asked_in_every_version_that_both_offer() -> None:

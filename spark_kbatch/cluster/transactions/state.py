@@ -132,7 +132,8 @@ def start_producer(
 ) -> Step:
     """Give the id to a producer that starts, or to `caller`, which goes on after an error, in a new epoch.
 
-    If a transaction is open, it is aborted: the next state is a decision, and the client asks again.
+    If a transaction is open, it is aborted: the next state is a decision, and the client asks again. That fences a
+    caller, too, as in Kafka: it ends its transaction before it goes on.
 
     Args:
         known: the state; None for a new id.
@@ -149,9 +150,8 @@ def start_producer(
         return ErrorCode.PRODUCER_FENCED
     if known.is_decided:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    former = caller or NO_PRODUCER
     if known.is_open:
-        return fence(known, now_ms)._replace(former=former)
+        return fence(known, now_ms)
     if caller == known.former and not needs_producer_id(known):
         return known  # The answer was lost: no one has started since.
     producer = ProducerIdAndEpoch(known.producer.producer_id, known.producer.epoch + 1)
@@ -163,7 +163,7 @@ def start_producer(
         status=Status.EMPTY,
         updated_ms=now_ms,
         start_ms=NO_START,
-        former=former,
+        former=caller or NO_PRODUCER,
     )
 
 

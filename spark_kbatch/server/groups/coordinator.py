@@ -487,7 +487,8 @@ class GroupCoordinator:
         no member that is new can read an offset before it is pending.
         """
         asked = committing.offsets
-        if not _can_be_stored(committing.group_id):
+        is_valid = _is_group_id if committing.is_transactional else _can_be_stored
+        if not is_valid(committing.group_id):
             return dict.fromkeys(asked, ErrorCode.INVALID_GROUP_ID)
         topics = self._store.topics()
         topics.look_up(asked)

@@ -207,6 +207,18 @@ def test_a_producer_that_goes_on_after_an_error_keeps_its_id(
     assert values(cluster) == [b"yes"]
 
 
+def test_a_producer_that_goes_on_during_its_transaction_is_fenced(
+    cluster: Cluster, client: RawClient
+) -> None:
+    """As by a broker, for whom the abort takes the epoch that it would have had."""
+    producer = RawProducer(client).start().write(EVENTS)
+    assert producer.ask_to_start(goes_on=True) is ErrorCode.CONCURRENT_TRANSACTIONS
+    until_status(cluster, Status.COMPLETE_ABORT)
+
+    assert producer.ask_to_start(goes_on=True) is ErrorCode.PRODUCER_FENCED
+    assert producer.start().epoch == 2
+
+
 @pytest.mark.parametrize(
     ("timeout_ms", "error"),
     [
@@ -488,6 +500,14 @@ def test_offsets_of_a_group_that_was_not_added_are_refused(client: RawClient) ->
     producer = RawProducer(client).start().add(EVENTS)
 
     assert producer.commit_offsets("g", {IN: 5}) == [ErrorCode.INVALID_TXN_STATE]
+
+
+def test_the_group_with_an_empty_name_has_no_offsets_of_transactions(client: RawClient) -> None:
+    """As in Kafka, though it may commit others."""
+    producer = RawProducer(client).start()
+    assert producer.add_group("") is OK
+
+    assert producer.commit_offsets("", {IN: 5}) == [ErrorCode.INVALID_GROUP_ID]
 
 
 def test_offsets_of_a_member_of_another_generation_are_refused(
