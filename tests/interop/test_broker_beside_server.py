@@ -178,6 +178,13 @@ ACCEPTED = [
         _server_says(31),
     ),
     Accepted(
+        "a producer that goes on is compared with the epoch first, a broker aborts the open transaction first",
+        "A producer that was replaced harms no one",
+        "INIT_PRODUCER_ID",
+        ERROR,
+        _codes((51, 90), (51, 47)),
+    ),
+    Accepted(
         "a broker's leader epochs rise with each restart",
         "",
         ".*",
@@ -207,9 +214,9 @@ ACCEPTED = [
         _codes((0, 32), (0, 87)),
     ),
     Accepted(
-        "of several errors of one resource or topic, another one is named",
+        "of several errors of one resource, topic or transaction, another one is named",
         "",
-        "(INCREMENTAL_)?ALTER_CONFIGS|CREATE_TOPICS|CREATE_PARTITIONS",
+        "(INCREMENTAL_)?ALTER_CONFIGS|CREATE_TOPICS|CREATE_PARTITIONS|TXN_OFFSET_COMMIT",
         ERROR,
         lambda found: 0 not in (found.broker, found.server),
     ),
@@ -298,6 +305,20 @@ ACCEPTED = [
         "PRODUCE",
         ERROR,
         lambda found: (found.broker, found.server) == (0, 45) and found.number >= PART,
+    ),
+    Accepted(
+        "a broker knows of a transaction a partition with the offsets of many groups, not the group",
+        "",
+        "TXN_OFFSET_COMMIT",
+        ERROR,
+        _codes((0, 48), (0, 120)),
+    ),
+    Accepted(
+        "a broker remembers producers whose records were all deleted",
+        "",
+        "DESCRIBE_PRODUCERS",
+        r"topics\.partitions\.active_producers",
+        lambda found: found.server is None,
     ),
     Accepted(
         "a broker on a busy machine takes longer than it was asked to wait",

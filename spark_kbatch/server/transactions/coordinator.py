@@ -130,6 +130,8 @@ class TransactionCoordinator:
 
     def step(self, transactional_id: str, next_state: NextState) -> Step:
         """Apply a request to the state of an id, and return the next state once it is stored."""
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
         with self._mutex:
             if error := self._why_not_ready():
                 return error

@@ -497,9 +497,20 @@ def test_no_group_is_deleted_before_the_offsets_of_a_decision_are_stored(
 
 
 def test_offsets_of_a_group_that_was_not_added_are_refused(client: RawClient) -> None:
+    """The later error lets a client abort, and go on."""
     producer = RawProducer(client).start().add(EVENTS)
 
-    assert producer.commit_offsets("g", {IN: 5}) == [ErrorCode.INVALID_TXN_STATE]
+    assert producer.commit_offsets("g", {IN: 5}) == [ErrorCode.TRANSACTION_ABORTABLE]
+    assert producer.commit_offsets("g", {IN: 5}, version=3) == [ErrorCode.INVALID_TXN_STATE]
+
+
+def test_a_transactional_id_without_a_name_is_refused(client: RawClient) -> None:
+    producer = RawProducer(client, "")
+
+    assert producer.ask_to_start() is ErrorCode.INVALID_REQUEST
+    assert producer.ask_to_add(EVENTS) == [ErrorCode.INVALID_REQUEST]
+    assert producer.add_group("g") is ErrorCode.INVALID_REQUEST
+    assert producer.ask_to_end(commit=True) is ErrorCode.INVALID_REQUEST
 
 
 def test_the_group_with_an_empty_name_has_no_offsets_of_transactions(client: RawClient) -> None:
