@@ -17,7 +17,7 @@ Source: Kafka transaction-coordinator/.../TransactionMetadata.java; TransactionC
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
@@ -132,7 +132,8 @@ def start_producer(
 ) -> Step:
     """Give the id to a producer that starts, or to `caller`, which goes on after an error, in a new epoch.
 
-    If a transaction is open, it is aborted: the next state is a decision, and the client asks again.
+    If a transaction is open, it is aborted: the next state is a decision, and the client asks again. That fences a
+    caller, too, as in Kafka: it ends its transaction before it goes on.
 
     Args:
         known: the state; None for a new id.
@@ -149,9 +150,8 @@ def start_producer(
         return ErrorCode.PRODUCER_FENCED
     if known.is_decided:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    former = caller or NO_PRODUCER
     if known.is_open:
-        return fence(known, now_ms)._replace(former=former)
+        return fence(known, now_ms)
     if caller == known.former and not needs_producer_id(known):
         return known  # The answer was lost: no one has started since.
     producer = ProducerIdAndEpoch(known.producer.producer_id, known.producer.epoch + 1)
@@ -163,7 +163,7 @@ def start_producer(
         status=Status.EMPTY,
         updated_ms=now_ms,
         start_ms=NO_START,
-        former=former,
+        former=caller or NO_PRODUCER,
     )
 
 
@@ -234,6 +234,17 @@ def fence(known: TransactionMetadata, now_ms: int) -> TransactionMetadata:
 def without_offsets(known: TransactionMetadata) -> TransactionMetadata:
     """Return the decided state once its offsets are stored, which are not stored again."""
     return known._replace(offsets=_NO_GROUPS)
+
+
+def without_offsets_of(
+    known: TransactionMetadata, group_id: str, partitions: Collection[TopicPartition]
+) -> TransactionMetadata:
+    """Return the state once a group's offsets of these partitions are deleted; unchanged if it has none of them."""
+    of_group = known.offsets.get(group_id, {})
+    left = {tp: value for tp, value in of_group.items() if tp not in partitions}
+    if left == of_group:
+        return known
+    return known._replace(offsets={**known.offsets, group_id: left})
 
 
 def complete(known: TransactionMetadata, now_ms: int) -> TransactionMetadata:

@@ -92,11 +92,12 @@ def test_a_producer_that_goes_on_after_an_error_gets_the_next_epoch_and_a_lost_a
     assert started(found, caller=OTHER) is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_producer_that_goes_on_during_its_transaction_is_given_the_epoch_of_the_abort() -> None:
+def test_a_producer_that_goes_on_during_its_transaction_is_fenced_by_the_abort() -> None:
     aborted = gone_on(started(known(Status.ONGOING), caller=OWNER))
-    found = gone_on(started(state.complete(aborted, NOW), caller=OWNER))
+    ended = state.complete(aborted, NOW)
 
-    assert found.producer == ProducerIdAndEpoch(7, 5)
+    assert (ended.status, ended.producer) == (Status.COMPLETE_ABORT, ProducerIdAndEpoch(7, 5))
+    assert started(ended, caller=OWNER) is ErrorCode.PRODUCER_FENCED
 
 
 def test_a_zombie_that_goes_on_does_not_abort_the_transaction_of_its_successor() -> None:

@@ -18,6 +18,7 @@ from spark_kbatch.cluster.transactions.ending import IdleTransactions, idle_tran
 from spark_kbatch.cluster.transactions.log import TransactionLog
 from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, Status, TransactionMetadata
 from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
+from spark_kbatch.errors import GroupIdNotFoundError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
@@ -147,18 +148,38 @@ def ended_with_no_server(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("end", [served, ended_with_no_server])
-@pytest.mark.parametrize(("since", "then"), [(9, 9), (3, 5)], ids=["beyond", "back"])
-def test_a_decision_of_long_ago_that_comes_back_does_not_set_a_group_back(
-    cluster: Cluster, end: Callable[[Cluster], None], since: int, then: int
+@pytest.mark.parametrize("since", [9, 3], ids=["beyond", "back"])
+def test_a_decision_of_long_ago_that_comes_back_does_not_move_a_group(
+    cluster: Cluster, end: Callable[[Cluster], None], since: int
 ) -> None:
-    """As from an older image of the log. A later time alone says nothing: the clock may have been set back."""
+    """As from an older image of the log."""
     left_open(cluster, EVENTS)
     stored(cluster, state_of(cluster)._replace(status=Status.PREPARE_COMMIT))
     cluster.alter_group_offsets("g", {IN: since})
     end(cluster)
 
     assert state_of(cluster).status is Status.COMPLETE_COMMIT
-    assert offset_of(cluster) == then
+    assert offset_of(cluster) == since
+
+
+@pytest.mark.parametrize("status", [Status.ONGOING, Status.PREPARE_COMMIT])
+def test_a_group_that_is_deleted_with_no_server_does_not_come_back(
+    cluster: Cluster, status: Status
+) -> None:
+    before = left_open(cluster, EVENTS)
+    stored(cluster, state_of(cluster)._replace(status=status))
+    cluster.delete_group("g")
+    with pytest.raises(GroupIdNotFoundError):
+        cluster.delete_group("g")
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
+        if status is Status.ONGOING:
+            producer = RawProducer(client)
+            producer.producer_id, producer.epoch = before.producer_id, before.epoch
+            until(lambda: producer.retried(producer.ask_to_end(commit=True)) is ErrorCode.NONE)
+        until_status(cluster, Status.COMPLETE_COMMIT)
+
+    assert values(cluster) == [b"v"]
+    assert offset_of(cluster) is None
 
 
 def test_an_id_without_a_transaction_goes_on(cluster: Cluster) -> None:
