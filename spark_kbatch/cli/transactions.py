@@ -1,4 +1,4 @@
-"""Commands on the transactions of Kafka's clients: list them, abort one, decide what the log does not know."""
+"""Commands on the transactions of Kafka's clients: list them, abort one, decide what the log does not have, and start a lost log again."""
 
 from __future__ import annotations
 
@@ -168,6 +168,37 @@ def decide(
         dry_run=dry_run,
         as_json=as_json,
         verb=("commit", "committed") if decision == "commit" else ("abort", "aborted"),
+    )
+
+
+@click.command(
+    "transactions new-log", epilog=examples("kbatch transactions new-log my-cluster --dry-run")
+)
+@folder_argument
+@yes_option
+@_dry_run_option
+@json_option
+def new_log(path: str, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Start a new log of transactions in place of a lost one.
+
+    That is for a log that is gone or damaged, and that `kbatch repair` leaves so: meanwhile a server has no
+    transactions. No server of PATH may run. The old log is kept in a directory whose name ends in -stray. The new one
+    knows of no transactional id, and of no offsets of groups that waited for a commit. Nothing is decided: each
+    transaction that is still open is in state Hanging, for `kbatch transactions decide`. After the last one, or if
+    there is none, a server has transactions again.
+    """
+    opened = open_transactions(path)
+    opened.ensure_lost()
+    held = [at for _, of_one in opened.shown() for at in of_one.values()]
+    row = {"held_back": sum(at.held_back for at in held)}
+    delete_each(
+        "log",
+        {"of transactions": (f"{_held(*held)}, to be decided", row)},
+        lambda _: opened.start_log(),
+        yes=yes,
+        dry_run=dry_run,
+        as_json=as_json,
+        verb=("replace", "replaced"),
     )
 
 

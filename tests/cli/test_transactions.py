@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -319,21 +319,146 @@ def test_a_decision_that_dies_before_its_marker_leaves_all_to_be_decided(
     assert hanging_in(older) == {"events-0", "events-1", "in-0"}
 
 
-def test_a_log_that_cannot_be_read_is_told_and_its_transactions_are_shown_and_decided_without_it(
+# A log that cannot be read.
+
+
+def flip_a_bit(cluster: Cluster) -> None:
+    (segment,) = log_of_transactions(cluster).glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 1
+    segment.write_bytes(data)
+
+
+def remove_directory(cluster: Cluster) -> None:
+    shutil.rmtree(log_of_transactions(cluster))
+
+
+DECIDE = ("transactions decide", "commit", "--producer-id", 0, "--yes")
+
+
+def write_and_restart(cluster: Cluster) -> None:
+    """Commit with a new producer, whose transaction is open in another partition over a restart."""
+    with cluster.serve() as server, RawClient(server) as client:
+        RawProducer(client).start().write(EVENTS, value=b"new").end(commit=True)
+        until_stable(cluster)
+        open_producer = RawProducer(client, "later").start().write(OTHER, value=b"later")
+    with cluster.serve() as server, RawClient(server) as client:
+        open_producer._client = client
+        until(lambda: RawProducer.retried(open_producer.ask_to_end(commit=True)) is ErrorCode.NONE)
+        until_stable(cluster, OTHER)
+
+
+@pytest.mark.parametrize("lose", [remove_directory, flip_a_bit])
+def test_after_the_log_is_gone_or_damaged_the_commands_of_the_error_lead_to_transactions_again(
+    cluster: Cluster, lose: Callable[[Cluster], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    with cluster.serve() as server, RawClient(server) as client:
+        for _ in range(2):  # The second has a marker of a later epoch.
+            RawProducer(client, "done").start().write(OTHER, value=b"done").end(commit=True)
+            until_stable(cluster, OTHER)
+    leave_open(cluster, EVENTS)
+    (producer_id,) = (one["producer_id"] for one in objects(cluster, "transactions", "t"))
+    lose(cluster)
+
+    with cluster.serve() as server, RawClient(server) as client:
+        until(lambda: "there are no transactions for clients" in caplog.text)
+        assert RawProducer(client, "new").ask_to_start() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        running = kbatch(cluster, "transactions new-log", "--yes").exception
+        assert isinstance(running, ServerRunningError)
+    assert "open transactions stay in events-0; run `kbatch repair`" in caplog.text
+    assert "`kbatch transactions new-log`" in caplog.text
+
+    assert kbatch(cluster, "repair").exit_code == 1
+    assert "whether to replace" in str(kbatch(cluster, "transactions new-log").exception)
+    assert objects(cluster, "transactions new-log", "--dry-run") == [
+        {"held_back": 2, "replaced": False}
+    ]
+    done = kbatch(cluster, "transactions new-log", "--yes")
+
+    assert done.stdout == (
+        "log of transactions replaced: 2 records held back in 1 partition, to be decided\n"
+    )
+    look_again()
+    assert (values(cluster, EVENTS), hanging_in(cluster)) == ([], {"events-0"})
+    assert lines(cluster, "transactions decide", "commit", "--producer-id", producer_id, "--yes")
+    write_and_restart(cluster)
+    assert values(cluster, EVENTS) == [b"0", b"1", b"new"]
+    assert values(cluster, OTHER) == [b"done", b"done", b"later"]
+    assert kbatch(cluster, "verify").exit_code == 0
+
+
+@pytest.mark.parametrize("lose", [remove_directory, flip_a_bit])
+def test_with_nothing_open_a_new_log_is_all_that_a_server_needs(
+    cluster: Cluster, lose: Callable[[Cluster], None]
+) -> None:
+    with cluster.serve() as server, RawClient(server) as client:
+        for _ in range(2):
+            RawProducer(client, "done").start().write(OTHER, value=b"done").end(commit=True)
+            until_stable(cluster, OTHER)
+    lose(cluster)
+
+    assert lines(cluster, "transactions new-log", "--yes")
+
+    write_and_restart(cluster)
+    assert values(cluster) == [b"new", b"done", b"done", b"later"]
+
+
+def test_a_damaged_log_that_is_replaced_stays_beside_the_new_one(cluster: Cluster) -> None:
+    leave_open(cluster, EVENTS)
+    flip_a_bit(cluster)
+    log = log_of_transactions(cluster)
+    damaged = {path.name: path.read_bytes() for path in log.iterdir()}
+
+    assert lines(cluster, "transactions new-log", "--yes")
+
+    (stray,) = log.parent.glob(f"{log.name}.*-stray")
+    assert {path.name: path.read_bytes() for path in stray.iterdir()} == damaged
+
+
+def test_a_log_that_can_be_read_or_repaired_is_not_replaced(cluster: Cluster) -> None:
+    leave_open(cluster, EVENTS)
+
+    def why_kept() -> str:
+        why = str(kbatch(cluster, "transactions new-log", "--yes").exception)
+        assert why == str(kbatch(cluster, "transactions new-log", "--dry-run").exception)
+        return why
+
+    assert "can be read" in why_kept()
+    log_of_transactions(cluster).joinpath("kbatch.state").unlink()
+    assert "kbatch.state is lost: it is rebuilt from the batches" in why_kept()
+    assert kbatch(cluster, "repair").exit_code == 0
+    topic_file = cluster.path / "topics" / f"{CLIENT_TRANSACTIONS.topic}.json"
+    for lose in (topic_file.unlink, lambda: topic_file.write_text("{")):
+        lose()
+        assert "recreates the file" in why_kept()
+        assert kbatch(cluster, "repair").exit_code == 0
+    assert state_of(cluster).status is Status.ONGOING
+
+
+def test_a_log_of_which_another_disk_has_a_whole_copy_is_repaired_and_not_replaced(
+    tmp_path: Path,
+) -> None:
+    disks = [tmp_path / name for name in ("disk-0", "disk-1")]
+    with Cluster(tmp_path / "cluster", create=True, log_dirs=disks) as cluster:
+        cluster.create_topic("events", partitions=2)
+        leave_open(cluster, EVENTS)
+        flip_a_bit(cluster)
+
+        why = kbatch(cluster, "transactions new-log", "--yes").exception
+
+        assert "can be read, so it is kept" in str(why)
+        assert state_of(cluster).status is Status.ONGOING
+
+
+def test_a_log_that_cannot_be_read_is_told_and_its_transactions_are_shown(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     leave_open(cluster, EVENTS)
-    (segment,) = log_of_transactions(cluster).glob("*.log")
-    segment.write_bytes(segment.read_bytes()[:-1] + b"\xff")
+    flip_a_bit(cluster)
 
     (hanging,) = objects(cluster, "transactions")
 
     assert hanging["state"] == "Hanging"
     assert "the log of transactions cannot be read" in caplog.text
-
-    choice = ("transactions decide", "commit", "--producer-id", 0, "--yes")
-    assert str(CLIENT_TRANSACTIONS) in str(kbatch(cluster, *choice).exception)
-    assert "it is left as it is" in kbatch(cluster, "repair").output
-    lose_log(cluster)
-    assert lines(cluster, *choice)
-    assert values(cluster) == [b"0", b"1"]
+    assert "`kbatch transactions new-log`" in caplog.text
+    assert str(CLIENT_TRANSACTIONS) in str(kbatch(cluster, *DECIDE).exception)

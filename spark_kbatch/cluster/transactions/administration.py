@@ -18,16 +18,25 @@ from pathlib import Path
 from typing import TypeAlias
 
 from spark_kbatch.clock import monotonic_ms
+from spark_kbatch.cluster.ownership import Ownership
 from spark_kbatch.cluster.parts import FolderParts
+from spark_kbatch.cluster.state_log import set_aside
 from spark_kbatch.cluster.transactions.checking import (
     OpenTransaction,
     all_open_transactions,
     ensure_newest,
+    last_epoch,
     open_transactions,
 )
 from spark_kbatch.cluster.transactions.ending import idle_transactions
-from spark_kbatch.cluster.transactions.log import StoredTransactions, read_transactions
+from spark_kbatch.cluster.transactions.log import (
+    ADVICE,
+    StoredTransactions,
+    TransactionLog,
+    read_transactions,
+)
 from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, TransactionMetadata
+from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -38,6 +47,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.remote import parse_client_options
+from spark_kbatch.store.reports import RepairReport
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +75,7 @@ class FolderTransactions:
         try:
             stored = read_transactions(self.parts)
         except (KafkaStorageError, CorruptRecordError) as error:
-            logger.warning("the log of transactions cannot be read: %s; see `kbatch repair`", error)
+            logger.warning("the log of transactions cannot be read: %s; %s", error, ADVICE)
             stored = StoredTransactions()
         opened: dict[tuple[str, ProducerIdAndEpoch], dict[TopicPartition, OpenTransaction]] = {}
         for one in all_open_transactions(self.parts, stored):
@@ -124,6 +134,52 @@ class FolderTransactions:
         raise ConfigError(
             f"the transaction of producer {chosen.producer.producer_id} in {at} is not there any more"
         )
+
+    def ensure_lost(self) -> None:
+        """Check that the log cannot be read, nor repaired.
+
+        Raises:
+            ConfigError: it can.
+            UnknownTopicOrPartitionError, KafkaStorageError: its topic's file is lost or damaged.
+        """
+        try:
+            read_transactions(self.parts)
+        except (KafkaStorageError, CorruptRecordError):
+            self.parts.manager.partition(CLIENT_TRANSACTIONS)
+            report = self._repair(dry_run=True)
+            if report.damaged:
+                return
+            raise ConfigError(
+                f"the log of transactions is not lost: {'; '.join(report.found + report.offline)}; "
+                f"see `kbatch repair {self.parts.path}`"
+            ) from None
+        raise ConfigError(
+            "the log of transactions can be read, so it is kept; `kbatch transactions` shows what it has"
+        )
+
+    def start_log(self) -> None:
+        """Set the log aside, and start a new one, for which each open transaction is to be decided.
+
+        Raises:
+            ConfigError: as `ensure_lost`.
+            ServerRunningError: a server runs.
+            KBatchError: it is not started; nothing is decided.
+        """
+        ownership = Ownership(self.parts.metadata)
+        try:
+            self._repair(dry_run=False)  # Another replica may be whole, which shows only then.
+            self.ensure_lost()
+            set_aside(self.parts, CLIENT_TRANSACTIONS)
+            log = TransactionLog(self.parts, flush=True)
+            log.start_again(above=last_epoch(self.parts))
+        finally:
+            ownership.release()
+
+    def _repair(self, *, dry_run: bool) -> RepairReport:
+        from spark_kbatch.cluster.upkeep import ClusterRepair  # noqa: PLC0415  loads numpy
+
+        repair = ClusterRepair(self.parts.manager, self.parts.commits, dry_run=dry_run)
+        return next(repair.run([CLIENT_TRANSACTIONS], {}, skip_deleted=False))
 
 
 def look_after(parts: FolderParts, topic_partitions: Iterable[TopicPartition]) -> bool:

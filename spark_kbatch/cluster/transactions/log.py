@@ -24,6 +24,7 @@ from spark_kbatch.record.control import EndTransactionMarker, encode_marker
 from spark_kbatch.record.scalar import PlainRecord
 
 NO_EPOCH = -1
+ADVICE = "run `kbatch repair`, and if that cannot mend the log, `kbatch transactions new-log`, with no server running"
 _EPOCH_MS = 60_000  # for which a coordinator keeps its epoch
 
 
