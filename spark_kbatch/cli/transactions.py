@@ -108,7 +108,7 @@ def abort(path: str, names: Sequence[str], yes: bool, dry_run: bool, as_json: bo
     delete_each(
         "transaction",
         {name: (_held(*at.values()), _as_json(one, at)) for name, (one, at) in chosen.items()},
-        lambda name: opened.abort(chosen[name][0]),
+        opened.abort,
         yes=yes,
         dry_run=dry_run,
         as_json=as_json,

@@ -63,7 +63,7 @@ def objects(cluster: Cluster, *words: Any) -> list[Any]:
 
 
 def test_each_id_is_listed_with_its_state_and_what_it_holds_back(cluster: Cluster) -> None:
-    with cluster.serve() as server, RawClient(server) as client:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         RawProducer(client, "done").start().write(EVENTS).end(commit=True)
         until_stable(cluster)
         RawProducer(client, "open", timeout_ms=20_000).start().write(EVENTS, OTHER, n=3).add(IN)
@@ -93,7 +93,7 @@ def test_each_id_is_listed_with_its_state_and_what_it_holds_back(cluster: Cluste
 def test_one_transaction_is_shown_by_partition_with_pending_offsets_in_json(
     cluster: Cluster,
 ) -> None:
-    with cluster.serve() as server, RawClient(server) as client:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         producer = RawProducer(client).start().write(OTHER)
         assert not producer.add_group("g")
         assert producer.commit_offsets("g", {IN: 4}) == [ErrorCode.NONE]
@@ -159,7 +159,7 @@ def test_abort_ends_the_transaction_and_fences_its_producer_while_no_server_runs
 
 
 def test_a_server_that_runs_is_asked_to_abort(cluster: Cluster) -> None:
-    with cluster.serve() as server, RawClient(server) as client:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         producer = RawProducer(client).start().write(EVENTS)
         kept = RawProducer(client, "kept").start().write(OTHER)
 
@@ -170,6 +170,22 @@ def test_a_server_that_runs_is_asked_to_abort(cluster: Cluster) -> None:
         kept.end(commit=True)
         until_stable(cluster, OTHER)
     assert values(cluster) == [b"v"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"advertise": "192.0.2.1:9092"}, {"transaction_max_timeout_ms": 1}],
+    ids=["clients have another address", "the time-out is above the maximum"],
+)
+def test_a_server_is_asked_to_abort_whatever_its_address_for_clients_and_longest_time_out(
+    cluster: Cluster, options: dict[str, Any]
+) -> None:
+    leave_open(cluster, EVENTS)
+
+    with cluster.serve(**options):
+        assert kbatch(cluster, "transactions abort", "t", "--yes").exit_code == 0
+        until_stable(cluster)
+    assert values(cluster) == []
 
 
 def test_what_was_decided_is_ended_as_decided(cluster: Cluster) -> None:
@@ -202,7 +218,7 @@ def log_of_transactions(cluster: Cluster) -> Path:
 
 
 def test_what_a_lost_log_does_not_have_is_decided_by_the_command_alone(lost: Cluster) -> None:
-    with lost.serve() as server, RawClient(server) as client:
+    with lost.serve() as server, RawClient(server, timeout_s=60) as client:
         until(
             lambda: RawProducer(client, "new").ask_to_start() is ErrorCode.COORDINATOR_NOT_AVAILABLE
         )
@@ -227,7 +243,7 @@ def test_what_a_lost_log_does_not_have_is_decided_by_the_command_alone(lost: Clu
     assert (values(lost, EVENTS), values(lost, OTHER)) == ([], [b"0", b"1"])
     none = kbatch(lost, "transactions decide", "abort", "--producer-id", 0, "--yes").exception
     assert "no transaction there" in str(none)
-    with lost.serve() as server, RawClient(server) as client:
+    with lost.serve() as server, RawClient(server, timeout_s=60) as client:
         RawProducer(client, "new").start().write(EVENTS, value=b"new").end(commit=True)
         until_stable(lost)
     assert values(lost, EVENTS) == [b"new"]
@@ -258,7 +274,7 @@ def test_an_older_image_of_the_log_decides_nothing_until_the_command_has(cluster
 
     assert objects(cluster, "transactions") == []  # What the log had is not known to hold.
     leave_open(cluster, OTHER)
-    with cluster.serve() as server, RawClient(server) as client:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         RawProducer(client).start().write(EVENTS, value=b"new").end(commit=True)
         until_stable(cluster)
     assert values(cluster, EVENTS) == [b"new"]
@@ -300,7 +316,7 @@ def test_after_one_decision_the_rest_of_an_older_log_is_still_to_be_decided(
     assert lines(older, *commit, 0, "--yes")
     assert (values(older), values(older, IN)) == ([b"0", b"1"] * 2, [b"0", b"1"])
     assert objects(older, "transactions") == []
-    with older.serve() as server, RawClient(server) as client:
+    with older.serve() as server, RawClient(server, timeout_s=60) as client:
         RawProducer(client).start().write(EVENTS, value=b"new").end(commit=True)
         until_stable(older)
     assert values(older, EVENTS) == [b"0", b"1", b"new"]
@@ -338,11 +354,11 @@ DECIDE = ("transactions decide", "commit", "--producer-id", 0, "--yes")
 
 def write_and_restart(cluster: Cluster) -> None:
     """Commit with a new producer, whose transaction is open in another partition over a restart."""
-    with cluster.serve() as server, RawClient(server) as client:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         RawProducer(client).start().write(EVENTS, value=b"new").end(commit=True)
         until_stable(cluster)
         open_producer = RawProducer(client, "later").start().write(OTHER, value=b"later")
-    with cluster.serve() as server, RawClient(server) as client:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         open_producer._client = client
         until(lambda: RawProducer.retried(open_producer.ask_to_end(commit=True)) is ErrorCode.NONE)
         until_stable(cluster, OTHER)
@@ -352,7 +368,7 @@ def write_and_restart(cluster: Cluster) -> None:
 def test_after_the_log_is_gone_or_damaged_the_commands_of_the_error_lead_to_transactions_again(
     cluster: Cluster, lose: Callable[[Cluster], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with cluster.serve() as server, RawClient(server) as client:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         for _ in range(2):  # The second has a marker of a later epoch.
             RawProducer(client, "done").start().write(OTHER, value=b"done").end(commit=True)
             until_stable(cluster, OTHER)
@@ -360,7 +376,7 @@ def test_after_the_log_is_gone_or_damaged_the_commands_of_the_error_lead_to_tran
     (producer_id,) = (one["producer_id"] for one in objects(cluster, "transactions", "t"))
     lose(cluster)
 
-    with cluster.serve() as server, RawClient(server) as client:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         until(lambda: "there are no transactions for clients" in caplog.text)
         assert RawProducer(client, "new").ask_to_start() is ErrorCode.COORDINATOR_NOT_AVAILABLE
         running = kbatch(cluster, "transactions new-log", "--yes").exception
@@ -391,7 +407,7 @@ def test_after_the_log_is_gone_or_damaged_the_commands_of_the_error_lead_to_tran
 def test_with_nothing_open_a_new_log_is_all_that_a_server_needs(
     cluster: Cluster, lose: Callable[[Cluster], None]
 ) -> None:
-    with cluster.serve() as server, RawClient(server) as client:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         for _ in range(2):
             RawProducer(client, "done").start().write(OTHER, value=b"done").end(commit=True)
             until_stable(cluster, OTHER)

@@ -96,13 +96,12 @@ class FolderTransactions:
             for by, at in opened.items()
         ]
 
-    def abort(self, one: TransactionMetadata) -> None:
+    def abort(self, name: str) -> None:
         """Abort the transaction of an id, and fence its producer; if a server runs, by that.
 
         Raises:
             KBatchError: it is not ended, or not in all partitions; doing it again does no harm.
         """
-        name = one.transactional_id
         try:
             with idle_transactions(self.parts) as transactions:
                 ensure_newest(all_open_transactions(self.parts, transactions.log.contents))
@@ -110,12 +109,15 @@ class FolderTransactions:
         except ServerRunningError as error:
             if not error.address:
                 raise
-            from spark_kbatch.remote.client import leased  # noqa: PLC0415  loads the network
+            from spark_kbatch.remote.client import bootstrap_nodes, leased  # noqa: PLC0415  loads the network
             from spark_kbatch.remote.transactions import Transactions  # noqa: PLC0415
 
-            with leased(parse_client_options(error.address, {})) as client:
-                # A producer that starts ends what the one before it has left.
-                Transactions(client, name, timeout_ms=one.timeout_ms).take_over()
+            options = parse_client_options(error.address, {})
+            (server,) = bootstrap_nodes(options)
+            with leased(options) as client:
+                # A producer that starts ends what the one before it has left. What the server tells clients may be
+                # an address that this host does not reach; no maximum is below this time-out.
+                Transactions(client, name, timeout_ms=1, coordinator=server).take_over()
 
     def decide(self, chosen: OpenTransaction, *, is_commit: bool) -> None:
         """End a transaction that the log does not have, in its partition.
