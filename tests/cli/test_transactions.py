@@ -76,7 +76,8 @@ def test_each_id_is_listed_with_its_state_and_what_it_holds_back(cluster: Cluste
     headings, done, still_open = found
     assert headings[:4] == ["transactional id", "producer id", "epoch", "state"]
     assert (done[0], done[3], done[6]) == ("done", "CompleteCommit", "-")
-    assert still_open[5:] == ["20000", "events-0: 3 from 2, events-1: 3 from 0, in-0: 0 from -"]
+    held = "events-0: 3 from 2, events-1: 3 from 0, in-0: 0 from -"
+    assert still_open[5:] == ["20000", held, "-"]
     started = still_open[4]
     assert as_json["server"] == server.bootstrap_servers
     assert server.bootstrap_servers in drawn.stdout.replace("\n", " ")
@@ -90,7 +91,7 @@ def test_each_id_is_listed_with_its_state_and_what_it_holds_back(cluster: Cluste
     }
 
 
-def test_one_transaction_is_shown_by_partition_with_pending_offsets_in_json(
+def test_one_transaction_is_shown_with_its_state_partitions_and_pending_offsets(
     cluster: Cluster,
 ) -> None:
     with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
@@ -98,10 +99,16 @@ def test_one_transaction_is_shown_by_partition_with_pending_offsets_in_json(
         assert not producer.add_group("g")
         assert producer.commit_offsets("g", {IN: 4}) == [ErrorCode.NONE]
 
-    headings, *rows = lines(cluster, "transactions", "t")
+    _, listed, headings, *rows = lines(cluster, "transactions", "t")
 
-    assert headings == ["topic", "partition", "start offset", "held back", "last record"]
-    assert [row[:4] for row in rows] == [["events", "1", "0", "1"]]
+    assert [*listed[2:4], *listed[5:]] == ["0", "Ongoing", "30000", "events-1: 1 from 0", "g"]
+    assert lines(cluster, "transactions")[1] == listed
+    assert headings == [
+        "topic", "partition", "start offset", "held back", "last record", "group", "pending offset",
+    ]  # fmt: skip
+    (written, waiting) = rows
+    assert [*written[:4], *written[5:]] == ["events", "1", "0", "1", "-", "-"]
+    assert waiting == ["in", "0", "-", "-", "-", "g", "4"]
     (shown,) = objects(cluster, "transactions", "t")
     assert shown["offsets"] == [
         {"group": "g", "topic": "in", "partition": 0, "committed_offset": 4}
@@ -109,6 +116,17 @@ def test_one_transaction_is_shown_by_partition_with_pending_offsets_in_json(
     unknown = kbatch(cluster, "transactions", "none").exception
     assert isinstance(unknown, ConfigError)
     assert str(unknown).endswith("its ids: t")
+
+
+def test_what_retention_has_deleted_is_not_held_back(cluster: Cluster) -> None:
+    leave_open(cluster, EVENTS, n=5)
+    cluster.delete_records({EVENTS: 2})
+
+    (listed,) = lines(cluster, "transactions")[1:]
+    headings, *rows = lines(cluster, "topics", "events")
+
+    assert listed[6] == "events-0: 3 from 2"
+    assert rows[0][headings.index("held back")] == "3"
 
 
 def test_without_transactions_nothing_is_listed(cluster: Cluster) -> None:
@@ -141,7 +159,7 @@ def test_abort_ends_the_transaction_and_fences_its_producer_while_no_server_runs
     leave_open(cluster, EVENTS, OTHER, name="billing")
     dry = kbatch(cluster, "transactions abort", "billing", "--dry-run")
     assert dry.stdout == (
-        "transaction billing would be aborted: 4 records held back in 2 partitions\n"
+        "transaction billing would be aborted: 4 offsets held back in 2 partitions\n"
     )
     refused = kbatch(cluster, "transactions abort", "billing")
     assert "whether to abort" in str(refused.exception)
@@ -237,7 +255,7 @@ def test_what_a_lost_log_does_not_have_is_decided_by_the_command_alone(lost: Clu
     aborted = kbatch(lost, "transactions decide", "abort", "--producer-id", 0, "--yes")
 
     assert committed.stdout == (
-        "transaction of producer 0 in events-1 committed: 2 records held back in 1 partition\n"
+        "transaction of producer 0 in events-1 committed: 2 offsets held back in 1 partition\n"
     )
     assert "events-0 aborted" in aborted.stdout
     assert (values(lost, EVENTS), values(lost, OTHER)) == ([], [b"0", b"1"])
@@ -392,7 +410,7 @@ def test_after_the_log_is_gone_or_damaged_the_commands_of_the_error_lead_to_tran
     done = kbatch(cluster, "transactions new-log", "--yes")
 
     assert done.stdout == (
-        "log of transactions replaced: 2 records held back in 1 partition, to be decided\n"
+        "log of transactions replaced: 2 offsets held back in 1 partition, to be decided\n"
     )
     look_again()
     assert (values(cluster, EVENTS), hanging_in(cluster)) == ([], {"events-0"})

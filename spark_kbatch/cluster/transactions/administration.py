@@ -213,21 +213,24 @@ def _look_after(parts: FolderParts, held: Iterable[TopicPartition]) -> bool:
         else:
             is_due |= owner.is_due(now_ms)
             left_ms = min(left_ms, max(owner.start_ms + owner.timeout_ms - now_ms, 0) or _LOOK_MS)
-        _tell(one, now_ms - (one.last_timestamp if owner is None else owner.start_ms))
+        _tell(one, None if owner is None else now_ms - owner.start_ms)
     _next_look_ms[parts.path] = monotonic_ms() + left_ms
     return is_due and parts.running_server() is None and _end_due(parts, now_ms)
 
 
-def _tell(one: OpenTransaction, open_ms: int) -> None:
+def _tell(one: OpenTransaction, open_ms: int | None) -> None:
+    """Log once who holds readers back, if for long; None for one that the log does not have, whose start no one knows."""
     key = one.topic_partition, one.producer, one.first_offset
-    if open_ms < _TOLD_AFTER_MS or one.first_offset < 0 or key in _told:
+    is_young = open_ms is not None and open_ms < _TOLD_AFTER_MS
+    if is_young or one.first_offset < 0 or key in _told:
         return
     _told.add(key)
     logger.warning(
         "readers of committed records wait in %s from offset %d on: a transaction of producer id %d, epoch %d, "
-        "transactional id %s, is open for %d s; see `kbatch transactions`",
+        "transactional id %s, is %s; see `kbatch transactions`",
         one.topic_partition, one.first_offset, *one.producer,
-        repr(one.owner.transactional_id) if one.owner is not None else "not known", open_ms // 1000,
+        repr(one.owner.transactional_id) if one.owner is not None else "not known",
+        "hanging" if open_ms is None else f"open for {open_ms // 1000} s",
     )  # fmt: skip
 
 

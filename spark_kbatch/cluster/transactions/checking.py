@@ -38,7 +38,7 @@ class OpenTransaction(NamedTuple):
     topic_id: str
     producer: ProducerIdAndEpoch
     first_offset: int
-    held_back: int  # records from there on, which readers of committed records wait for
+    held_back: int  # offsets from there on, which readers of committed records wait for
     last_timestamp: int
     coordinator_epoch: int  # of this producer's last marker in the partition; -1 for none
     owner: TransactionMetadata | None  # that has this producer id, by the coordinator's log
@@ -100,6 +100,8 @@ def open_transactions(
                 first_offset is not None
                 and (owner is None or owner.producer.epoch < entry.producer_epoch)
             )
+            if first_offset is not None:
+                first_offset = max(first_offset, state.log_start_offset)  # Retention goes on.
             if first_offset is not None or is_beyond:
                 yield OpenTransaction(
                     topic_partition,
