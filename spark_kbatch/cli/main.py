@@ -73,6 +73,9 @@ _SUBJECTS = {
             "transactions", "decide",
             "Abort or commit hanging transactions.",
         ),
+        "transactions new-log": (
+            "transactions", "new_log", "Start a new log of transactions in place of a lost one.",
+        ),
     },
     "Server": {
         "serve": ("serving", "serve", "Serve a cluster to any Kafka client."),

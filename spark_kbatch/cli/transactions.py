@@ -1,4 +1,4 @@
-"""Commands on the transactions of Kafka's clients: list them, abort one, decide what the log does not know."""
+"""Commands on the transactions of Kafka's clients: list them, abort one, decide what the log does not have, and start a lost log again."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ def transactions(path: str, transactional_id: str | None, as_json: bool) -> None
     """List transactions of clients, and what they hold.
 
     Each transactional id has its last transaction, with a state of Kafka's. Until an open one is ended, readers of
-    committed records wait at its first record in each partition: so many records are held back, from that offset on.
-    With a transactional ID, show the partitions of its transaction.
+    committed records wait at its first record in each partition: so many offsets are held back, from that one on.
+    Consumers of groups that it has offsets of wait, too, if they ask for stable ones, as Java's do. With a
+    transactional ID, show the partitions of its transaction, and these offsets.
 
     A server ends a transaction at its time-out, and if none runs, so does a reader or a job that finds it.
     `kbatch transactions abort` does not wait for that. A transaction without an id, in state Hanging, is one that the
@@ -53,33 +54,32 @@ def transactions(path: str, transactional_id: str | None, as_json: bool) -> None
             print_json({**row, "server": server})
         return
     where = "not served now" if server is None else f"served at {server}"
+    table = Table(f"Transactions of {opened.parts.path}, {where}")
+    table.add_texts("transactional id")
+    table.add_numbers("producer id", "epoch")
+    table.add_words("state", "started")
+    table.add_numbers("time-out ms")
+    table.add_texts("held back", "groups that wait")
+    for *shown, partitions, offsets in map(dict.values, rows):
+        held = [
+            f"{one['topic']}-{one['partition']}: {one['held_back']} from {text_of(one['start_offset'])}"
+            for one in partitions
+        ]
+        table.add_row(*shown, held, sorted({one["group"] for one in offsets}))
+    table.print(if_empty=f"{path} has no transactions of clients; it is {where}.")
     if transactional_id is None:
-        table = Table(f"Transactions of {opened.parts.path}, {where}")
-        table.add_texts("transactional id")
-        table.add_numbers("producer id", "epoch")
-        table.add_words("state", "started")
-        table.add_numbers("time-out ms")
-        table.add_texts("held back")
-        for *shown, partitions, _ in map(dict.values, rows):
-            held = [
-                f"{one['topic']}-{one['partition']}: {one['held_back']} from {text_of(one['start_offset'])}"
-                for one in partitions
-            ]
-            table.add_row(*shown, held)
-        table.print(if_empty=f"{path} has no transactions of clients; it is {where}.")
         return
-    _, producer_id, epoch, state, started, timeout_ms, partitions, _ = rows[0].values()
-    title = (
-        f"Transaction {transactional_id}: {state}, started {text_of(started)}, time-out {timeout_ms} ms, "
-        f"producer id {producer_id}, epoch {epoch}, {where}"
-    )
-    table = Table(title)
+    table = Table(f"Partitions and offsets of groups in the transaction of {transactional_id}")
     table.add_texts("topic")
     table.add_numbers("partition", "start offset", "held back")
     table.add_words("last record")
-    for one in partitions:
-        table.add_row(*one.values())
-    table.print(if_empty=f"{title}; it has no partitions.")
+    table.add_texts("group")
+    table.add_numbers("pending offset")
+    for one in rows[0]["partitions"]:
+        table.add_row(*one.values(), None, None)
+    for group, topic, partition, offset in map(dict.values, rows[0]["offsets"]):
+        table.add_row(topic, partition, None, None, None, group, offset)
+    table.print(if_empty="It has no partitions and no offsets of groups.")
 
 
 @click.command(
@@ -108,7 +108,7 @@ def abort(path: str, names: Sequence[str], yes: bool, dry_run: bool, as_json: bo
     delete_each(
         "transaction",
         {name: (_held(*at.values()), _as_json(one, at)) for name, (one, at) in chosen.items()},
-        lambda name: opened.abort(chosen[name][0]),
+        opened.abort,
         yes=yes,
         dry_run=dry_run,
         as_json=as_json,
@@ -171,6 +171,37 @@ def decide(
     )
 
 
+@click.command(
+    "transactions new-log", epilog=examples("kbatch transactions new-log my-cluster --dry-run")
+)
+@folder_argument
+@yes_option
+@_dry_run_option
+@json_option
+def new_log(path: str, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Start a new log of transactions in place of a lost one.
+
+    That is for a log that is gone or damaged, and that `kbatch repair` leaves so: meanwhile a server has no
+    transactions. No server of PATH may run. The old log is kept in a directory whose name ends in -stray. The new one
+    knows of no transactional id, and of no offsets of groups that waited for a commit. Nothing is decided: each
+    transaction that is still open is in state Hanging, for `kbatch transactions decide`. After the last one, or if
+    there is none, a server has transactions again.
+    """
+    opened = open_transactions(path)
+    opened.ensure_lost()
+    held = [at for _, of_one in opened.shown() for at in of_one.values()]
+    row = {"held_back": sum(at.held_back for at in held)}
+    delete_each(
+        "log",
+        {"of transactions": (f"{_held(*held)}, to be decided", row)},
+        lambda _: opened.start_log(),
+        yes=yes,
+        dry_run=dry_run,
+        as_json=as_json,
+        verb=("replace", "replaced"),
+    )
+
+
 def _find(
     found: Sequence[tuple[TransactionMetadata, Opened]], transactional_id: str, path: str
 ) -> tuple[TransactionMetadata, Opened]:
@@ -184,7 +215,7 @@ def _find(
 
 
 def _held(*opened: OpenTransaction) -> str:
-    count = counted(sum(one.held_back for one in opened), "record")
+    count = counted(sum(one.held_back for one in opened), "offset")
     return f"{count} held back in {counted(len(opened), 'partition')}"
 
 

@@ -30,7 +30,7 @@ from spark_kbatch.cluster.transactions.checking import (
     partitions_of,
 )
 from spark_kbatch.cluster.transactions.ending import NEEDS_NO_MARKER, changes_of
-from spark_kbatch.cluster.transactions.log import StoredTransactions, TransactionLog
+from spark_kbatch.cluster.transactions.log import ADVICE, StoredTransactions, TransactionLog
 from spark_kbatch.cluster.transactions.state import (
     EXPIRATION_MS,
     PendingOffsets,
@@ -276,7 +276,7 @@ class TransactionCoordinator:
             held = all_open_transactions(self._parts, StoredTransactions())
             raise KafkaStorageError(
                 f"{error}; nothing is decided before, and open transactions stay in "
-                f"{partitions_of(held) or 'no partition'}"
+                f"{partitions_of(held) or 'no partition'}; {ADVICE}"
             ) from error
         self._memory = GroupMemory(self._size_in_bytes, self._monotonic_ms)
         self._memory.bytes_max = BYTES_MAX

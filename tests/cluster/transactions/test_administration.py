@@ -177,6 +177,6 @@ def test_a_log_that_is_lost_is_told_and_nothing_is_aborted(
     look_again()
     assert values(cluster, OTHER) == []
 
-    assert "transactional id not known" in waits(caplog)[0]
+    assert "transactional id not known, is hanging; see" in waits(caplog)[0]
     assert "the log of transactions is lost, damaged or older than events-0" in caplog.text
     assert [state_of(cluster, name).status for name in ("t", "late")] == [Status.ONGOING] * 2
