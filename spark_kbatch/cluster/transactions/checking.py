@@ -7,7 +7,8 @@ which transactions were committed is not known here:
     a partition has                                               then
     a marker of a coordinator with a higher epoch                 the log is old: nothing is decided by it
     an open transaction of an unknown producer or a newer epoch   likewise
-    one that the log does not have open, of a known producer      it is aborted if no commit of it is possible
+    one that the log does not have open, of a known producer      it is aborted if this producer has committed
+                                                                  nothing in its epoch or since; else left open
 
 What no marker has told yet cannot be seen: an image of the log that is younger than the coordinator's last epoch
 looks like the newest log.
@@ -21,14 +22,13 @@ from typing import NamedTuple
 
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transactions.log import StoredTransactions
-from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, Status, TransactionMetadata
+from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, TransactionMetadata
 from spark_kbatch.errors import KafkaStorageError, KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 _NAMED_MAX = 20  # partitions, in an error
-_NO_COMMIT = (Status.EMPTY, Status.ONGOING, Status.COMPLETE_ABORT)
 
 
 class OpenTransaction(NamedTuple):
@@ -58,14 +58,12 @@ class OpenTransaction(NamedTuple):
 
     @property
     def may_abort(self) -> bool:
-        """Whether it cannot have been committed, by the coordinator's log."""
+        """Whether it cannot have been committed, by the coordinator's log.
+
+        All transactions of one epoch look the same, so none of them may have been.
+        """
         owner = self.owner
-        return (
-            owner is not None
-            and not self.is_beyond
-            and owner.producer == self.producer
-            and owner.status in _NO_COMMIT
-        )
+        return owner is not None and not self.is_beyond and self.producer.epoch > owner.commit_epoch
 
 
 def open_transactions(

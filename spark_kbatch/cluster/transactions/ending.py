@@ -100,8 +100,9 @@ class IdleTransactions:
         self.log.start_epoch(found.coordinator_epoch)
         owner = found.owner
         if owner is not None and owner.producer.epoch < found.producer.epoch:
-            # The epochs of the id's producers go on from there.
-            self.log.append(owner._replace(producer=found.producer))
+            # The epochs of the id's producers go on from there. What was committed until then is not known.
+            commit_epoch = found.producer.epoch
+            self.log.append(owner._replace(producer=found.producer, commit_epoch=commit_epoch))
         partitions = {found.topic_partition: found.topic_id}
         self._end(found.producer, partitions, is_commit=is_commit)
 
