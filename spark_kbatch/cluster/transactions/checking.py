@@ -71,7 +71,9 @@ def open_transactions(
 ) -> Iterator[OpenTransaction]:
     """Yield the transactions that are open in these partitions.
 
-    If the log is older than the last marker of a producer, that producer is among them, with -1 as first offset.
+    If the log is older than the last marker of a producer, that producer is among them, with -1 as first offset. A
+    transaction whose records are all deleted or overwritten is in no producer's state; where readers still wait for
+    one, those that may be it are yielded, with where they wait as first offset.
 
     Takes no lock.
 
@@ -86,6 +88,7 @@ def open_transactions(
             continue
         topic_id = parts.manager.partition(topic_partition).topic.topic_id
         producers = log.producers.states_of(state, parts.manager.now_ms())
+        first_of_all = state.high_watermark
         for producer_id, entry in producers.entries.items():
             owner, first_offset = owners.get(producer_id), entry.txn_first_offset
             is_beyond = entry.coordinator_epoch > stored.coordinator_epoch or (
@@ -104,6 +107,19 @@ def open_transactions(
                     owner,
                     is_beyond,
                 )
+            if first_offset is not None:
+                first_of_all = min(first_of_all, first_offset)
+        stable = state.last_stable_offset
+        if stable < first_of_all:
+            yield from (
+                OpenTransaction(
+                    topic_partition, topic_id, owner.producer, stable,
+                    state.high_watermark - stable, owner.updated_ms, -1, owner, is_beyond=False,
+                )
+                for owner in owners.values()
+                if (owner.is_open or owner.is_decided)
+                and owner.partitions.get(topic_partition) == topic_id
+            )  # fmt: skip
 
 
 def all_open_transactions(parts: FolderParts, stored: StoredTransactions) -> list[OpenTransaction]:
