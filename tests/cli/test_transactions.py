@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -232,15 +233,22 @@ def test_what_a_lost_log_does_not_have_is_decided_by_the_command_alone(lost: Clu
     assert values(lost, EVENTS) == [b"new"]
 
 
-def test_an_older_image_of_the_log_decides_nothing_until_the_command_has(cluster: Cluster) -> None:
-    """A newer epoch in a partition shows that. What the command has ended is the newest there is from then on."""
-    leave_open(cluster, EVENTS)
+@contextlib.contextmanager
+def older_log(cluster: Cluster) -> Iterator[None]:
+    """Put the log's directory back as it was before the block."""
     image, log = cluster.path.with_name("image"), log_of_transactions(cluster)
     shutil.copytree(log, image)
-    leave_open(cluster, EVENTS, age_ms=10 * TIMEOUT_MS)  # which aborts the first
+    yield
     shutil.rmtree(log)
     shutil.copytree(image, log)
     look_again()
+
+
+def test_an_older_image_of_the_log_decides_nothing_until_the_command_has(cluster: Cluster) -> None:
+    """A newer epoch in a partition shows that. What the command has ended is the newest there is from then on."""
+    leave_open(cluster, EVENTS)
+    with older_log(cluster):
+        leave_open(cluster, EVENTS, age_ms=10 * TIMEOUT_MS)  # which aborts the first
     assert values(cluster) == []
     assert state_of(cluster).status is Status.ONGOING
 
@@ -248,12 +256,67 @@ def test_an_older_image_of_the_log_decides_nothing_until_the_command_has(cluster
     assert (hanging["state"], hanging["producer_epoch"]) == ("Hanging", 2)
     assert lines(cluster, "transactions decide", "abort", "--producer-id", 0, "--yes")
 
-    assert {one["state"] for one in objects(cluster, "transactions")} == {"Ongoing"}
+    assert objects(cluster, "transactions") == []  # What the log had is not known to hold.
     leave_open(cluster, OTHER)
     with cluster.serve() as server, RawClient(server) as client:
         RawProducer(client).start().write(EVENTS, value=b"new").end(commit=True)
         until_stable(cluster)
     assert values(cluster, EVENTS) == [b"new"]
+
+
+def hanging_in(cluster: Cluster) -> set[str]:
+    """Return the partitions with a transaction to be decided on."""
+    rows = objects(cluster, "transactions")
+    of = [tp for row in rows if row["state"] == "Hanging" for tp in row["partitions"]]
+    return {f"{one['topic']}-{one['partition']}" for one in of if one["start_offset"] is not None}
+
+
+@pytest.fixture
+def older(cluster: Cluster) -> Cluster:
+    """A cluster with an older log: of `t`, open in two partitions, and of `late`, which is not known to be open."""
+    leave_open(cluster, IN, name="late", age_ms=2 * TIMEOUT_MS)
+    leave_open(cluster, EVENTS, OTHER)
+    with older_log(cluster):
+        leave_open(cluster, EVENTS, OTHER)
+    return cluster
+
+
+def test_after_one_decision_the_rest_of_an_older_log_is_still_to_be_decided(
+    older: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = kbatch(older, "transactions abort", "late", "--yes").exception
+    assert "nothing is decided" in str(refused)
+    commit = ("transactions decide", "commit", "--producer-id")
+
+    assert lines(older, *commit, 1, "--partition", 1, "--yes")
+
+    assert "forgets 'late', which it had in state Ongoing" in caplog.text
+    look_again()
+    assert (values(older), values(older, IN)) == ([b"0", b"1"], [])
+    assert hanging_in(older) == {"events-0", "in-0"}
+    assert lines(older, *commit, 1, "--yes")
+    look_again()
+    assert values(older, IN) == []
+    assert lines(older, *commit, 0, "--yes")
+    assert (values(older), values(older, IN)) == ([b"0", b"1"] * 2, [b"0", b"1"])
+    assert objects(older, "transactions") == []
+    with older.serve() as server, RawClient(server) as client:
+        RawProducer(client).start().write(EVENTS, value=b"new").end(commit=True)
+        until_stable(older)
+    assert values(older, EVENTS) == [b"0", b"1", b"new"]
+
+
+def test_a_decision_that_dies_before_its_marker_leaves_all_to_be_decided(
+    older: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kbatch.cluster.transactions.ending.append_and_wait", None)
+    killed = kbatch(older, "transactions decide", "commit", "--producer-id", 1, "--yes")
+    assert isinstance(killed.exception, TypeError)
+    monkeypatch.undo()
+
+    look_again()
+    assert (values(older), values(older, IN)) == ([], [])
+    assert hanging_in(older) == {"events-0", "events-1", "in-0"}
 
 
 def test_a_log_that_cannot_be_read_is_told_and_its_transactions_are_shown_and_decided_without_it(

@@ -26,7 +26,7 @@ from spark_kbatch.cluster.transactions.checking import (
     open_transactions,
 )
 from spark_kbatch.cluster.transactions.ending import idle_transactions
-from spark_kbatch.cluster.transactions.log import NO_EPOCH, StoredTransactions, read_transactions
+from spark_kbatch.cluster.transactions.log import StoredTransactions, read_transactions
 from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, TransactionMetadata
 from spark_kbatch.errors import (
     ConfigError,
@@ -95,10 +95,7 @@ class FolderTransactions:
         name = one.transactional_id
         try:
             with idle_transactions(self.parts) as transactions:
-                found = all_open_transactions(self.parts, transactions.log.contents)
-                transactions.log.start_epoch(
-                    above=max((at.coordinator_epoch for at in found), default=NO_EPOCH)
-                )
+                ensure_newest(all_open_transactions(self.parts, transactions.log.contents))
                 transactions.abort(name)
         except ServerRunningError as error:
             if not error.address:

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from spark_kbatch.cluster.parts import FolderParts
-from spark_kbatch.cluster.transactions.log import StoredTransactions
+from spark_kbatch.cluster.transactions.log import NO_EPOCH, StoredTransactions
 from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, TransactionMetadata
 from spark_kbatch.errors import KafkaStorageError, KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
@@ -67,12 +67,18 @@ class OpenTransaction(NamedTuple):
 
 
 def open_transactions(
-    parts: FolderParts, stored: StoredTransactions, topic_partitions: Iterable[TopicPartition]
+    parts: FolderParts,
+    stored: StoredTransactions,
+    topic_partitions: Iterable[TopicPartition],
+    *,
+    everywhere: bool = False,
 ) -> Iterator[OpenTransaction]:
     """Yield the transactions that are open in these partitions.
 
-    If the log is older than the last marker of a producer, that producer is among them, with -1 as first offset. A
-    transaction whose records are all deleted or overwritten is in no producer's state; where readers still wait for
+    If the log is older than the last marker of a producer, that producer is among them, with -1 as first offset.
+    So that is noticed where readers are held back, or the log has a partition; with `everywhere`, wherever it is.
+
+    A transaction whose records are all deleted or overwritten is in no producer's state; where readers still wait for
     one, those that may be it are yielded, with where they wait as first offset.
 
     Takes no lock.
@@ -84,7 +90,8 @@ def open_transactions(
     owners = {one.producer.producer_id: one for one in stored.transactions.values()}
     named = {tp for one in stored.transactions.values() for tp in one.partitions}
     for topic_partition, (_, log, state) in parts.snapshots.replicas(topic_partitions).items():
-        if state.last_stable_offset >= state.high_watermark and topic_partition not in named:
+        is_held = state.last_stable_offset < state.high_watermark
+        if not (everywhere or is_held or topic_partition in named):
             continue
         topic_id = parts.manager.partition(topic_partition).topic.topic_id
         producers = log.producers.states_of(state, parts.manager.now_ms())
@@ -122,12 +129,18 @@ def open_transactions(
             )  # fmt: skip
 
 
-def all_open_transactions(parts: FolderParts, stored: StoredTransactions) -> list[OpenTransaction]:
-    """Return the transactions that are open anywhere; topics that cannot be read are left out, with a warning."""
+def all_open_transactions(
+    parts: FolderParts, stored: StoredTransactions, *, everywhere: bool = False
+) -> list[OpenTransaction]:
+    """Return the transactions that are open anywhere; topics that cannot be read are left out, with a warning.
+
+    With `everywhere` as in `open_transactions`.
+    """
     found: list[OpenTransaction] = []
     for name in parts.metadata.topics.names():
         try:
-            found += open_transactions(parts, stored, parts.manager.partitions(name))
+            partitions = parts.manager.partitions(name)
+            found += open_transactions(parts, stored, partitions, everywhere=everywhere)
         except (OSError, KBatchError) as error:
             if not isinstance(error, UnknownTopicOrPartitionError):
                 logger.warning("transactions of topic %r are not known: %s", name, error)
@@ -144,8 +157,14 @@ def ensure_newest(found: Collection[OpenTransaction]) -> None:
     if beyond:
         raise KafkaStorageError(
             f"the log of transactions is lost, damaged or older than {partitions_of(beyond)}: nothing is decided; "
-            "end the server, if one runs, and decide with `kbatch transactions`"
+            "end the server, if one runs, and decide with `kbatch transactions decide`"
         )
+
+
+def last_epoch(parts: FolderParts) -> int:
+    """Return the highest epoch of a coordinator in the markers of all partitions, -1 without any: it reads all."""
+    marked = all_open_transactions(parts, StoredTransactions(), everywhere=True)
+    return max((one.coordinator_epoch for one in marked), default=NO_EPOCH)
 
 
 def partitions_of(found: Collection[OpenTransaction]) -> str:

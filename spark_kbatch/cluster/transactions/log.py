@@ -112,16 +112,12 @@ class TransactionLog:
             timestamp_ms=self._now_ms(),
         )
 
-    def start_epoch(self, above: int = NO_EPOCH) -> None:
-        """Store an epoch of this coordinator's own, above that of any marker it knows of, before it is used.
-
-        Raises as `append`.
-        """
+    def start_epoch(self) -> None:
+        """Store an epoch of this coordinator's own, before it is used; raises as `append`."""
         now_ms = monotonic_ms()
-        is_due = now_ms >= self._next_epoch_ms
-        epoch = max(self.contents.coordinator_epoch + is_due, above + 1)
-        if epoch == self.contents.coordinator_epoch:
+        if now_ms < self._next_epoch_ms:
             return
+        epoch = self.contents.coordinator_epoch + 1
 
         def apply() -> None:
             self.contents.coordinator_epoch = epoch
@@ -129,6 +125,20 @@ class TransactionLog:
         # Flushed: a marker of this epoch may outlive a loss of power.
         self._log.append([records.pack_epoch(epoch)], apply, flush=True)
         self._next_epoch_ms = now_ms + _EPOCH_MS
+
+    def start_again(self, above: int) -> None:
+        """Forget all transactional ids, in an epoch above that of any marker; raises as `append`."""
+        contents = self.contents
+        epoch = max(contents.coordinator_epoch, above) + 1
+
+        def apply() -> None:
+            contents.transactions.clear()
+            contents.coordinator_epoch = epoch
+
+        # In one batch: with its epoch alone, an old log would count as the newest.
+        tombstones = [(records.pack_key(one), None) for one in contents.transactions]
+        self._log.append([records.pack_epoch(epoch), *tombstones], apply, flush=True)
+        self._next_epoch_ms = monotonic_ms() + _EPOCH_MS
 
 
 def read_transactions(parts: FolderParts) -> StoredTransactions:

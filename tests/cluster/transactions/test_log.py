@@ -249,7 +249,7 @@ def test_a_marker_of_a_later_coordinator_shows_that_the_log_is_old(parts: Folder
     with idle_transactions(parts) as transactions:
         (unknown,) = open_transactions(parts, transactions.log.contents, [A])
         assert unknown.is_beyond
-        transactions.log.start_epoch(above=11)
+        transactions.log.start_again(above=11)
         transactions.end_unknown(unknown, is_commit=False)
     assert stable(parts, A)
 
