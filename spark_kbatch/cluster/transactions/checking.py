@@ -6,12 +6,14 @@ which transactions were committed is not known here:
 
     a partition has                                               then
     a marker of a coordinator with a higher epoch                 the log is old: nothing is decided by it
+    an open transaction, and cluster.json has a higher epoch      likewise
     an open transaction of an unknown producer or a newer epoch   likewise
     one that the log does not have open, of a known producer      it is aborted if this producer has committed
                                                                   nothing in its epoch or since; else left open
 
-What no marker has told yet cannot be seen: an image of the log that is younger than the coordinator's last epoch
-looks like the newest log.
+If cluster.json has a higher epoch and nothing is open, the log forgets its ids, and goes on (`forget_if_old`). What
+neither tells cannot be seen: an image of the log that is younger than the coordinator's last epoch looks like the
+newest log.
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ def open_transactions(
             owner, first_offset = owners.get(producer_id), entry.txn_first_offset
             is_beyond = entry.coordinator_epoch > stored.coordinator_epoch or (
                 first_offset is not None
-                and (owner is None or owner.producer.epoch < entry.producer_epoch)
+                and (stored.is_old or owner is None or owner.producer.epoch < entry.producer_epoch)
             )
             if first_offset is not None or is_beyond:
                 yield OpenTransaction(
@@ -121,7 +123,7 @@ def open_transactions(
             yield from (
                 OpenTransaction(
                     topic_partition, topic_id, owner.producer, stable,
-                    state.high_watermark - stable, owner.updated_ms, -1, owner, is_beyond=False,
+                    state.high_watermark - stable, owner.updated_ms, -1, owner, stored.is_old,
                 )
                 for owner in owners.values()
                 if (owner.is_open or owner.is_decided)

@@ -282,6 +282,31 @@ def test_a_log_from_before_the_last_minute_of_the_same_coordinator_decides_nothi
     ensure_nothing_is_decided(cluster, caplog, "older than events-0:")
 
 
+@pytest.mark.parametrize("aborts", [False, True], ids=["server", "abort"])
+def test_an_older_log_with_nothing_open_gives_no_epoch_out_twice(
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture, aborts: bool
+) -> None:
+    """Else the first batch of a producer would be taken for one that is there, of the producer it does not know."""
+    for number in range(3):
+        if number == 2:
+            put_back(cluster, tmp_path / "image")
+        if number == 2 and aborts:
+            FolderTransactions(store_of(cluster)).abort(state_of(cluster))
+        with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
+            producer = RawProducer(client).start()
+            for value in (b"one", b"two"):
+                producer.write(EVENTS, value=b"%d %s" % (number, value)).end(commit=True)
+                until_status(cluster, Status.COMPLETE_COMMIT)
+        if number == 0:
+            image_of(cluster, tmp_path / "image")
+
+    assert values(cluster) == [b"%d %s" % (n, one) for n in range(3) for one in (b"one", b"two")]
+    assert (
+        "the log of transactions is old, of epoch 0, and was last written in epoch 1" in caplog.text
+    )
+    assert state_of(cluster).producer.epoch == 0
+
+
 def test_a_lost_log_decides_nothing(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     left_open(cluster, EVENTS)
     shutil.rmtree(log_dir(cluster))
