@@ -134,6 +134,23 @@ def test_before_its_time_out_nothing_is_ended_and_it_is_looked_at_again_then(
     assert status(cluster) is Status.COMPLETE_ABORT
 
 
+def test_a_process_that_reads_several_topics_ends_each_transaction_at_its_own_time_out(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_open(cluster, EVENTS, name="long")
+    leave_open(cluster, OTHER, name="short", age_ms=TIMEOUT_MS - MINUTE_MS // 2)
+    values(cluster, EVENTS)
+    (at_ms,) = administration._next_look_ms.values()
+    assert at_ms - administration.monotonic_ms() <= MINUTE_MS // 2
+    short = state_of(cluster, "short")
+    store(cluster, short._replace(start_ms=short.start_ms - MINUTE_MS))
+    monkeypatch.setattr(administration, "monotonic_ms", lambda: at_ms)
+    values(cluster, EVENTS)
+
+    assert state_of(cluster, "short").status is Status.COMPLETE_ABORT
+    assert state_of(cluster, "long").status is Status.ONGOING
+
+
 def test_what_is_decided_is_ended_at_once(cluster: Cluster) -> None:
     store(cluster, leave_open(cluster, EVENTS)._replace(status=Status.PREPARE_COMMIT))
 
