@@ -205,16 +205,16 @@ def _look_after(parts: FolderParts, held: Iterable[TopicPartition]) -> bool:
     _next_look_ms[parts.path] = monotonic_ms() + _LOOK_MS
     stored = read_transactions(parts)
     now_ms = expiring_ms(parts.manager.now_ms())
-    is_due, left_ms = False, _LOOK_MS
+    # Of all: this process does not look again before, whatever it reads.
+    every = stored.transactions.values()
+    is_due = any(one.is_due(now_ms) for one in every)
+    left = [one.start_ms + one.timeout_ms - now_ms for one in every if one.is_open]
     for one in open_transactions(parts, stored, held):
         owner = one.owner if one.is_known else None
         if owner is None:
             is_due |= one.may_abort
-        else:
-            is_due |= owner.is_due(now_ms)
-            left_ms = min(left_ms, max(owner.start_ms + owner.timeout_ms - now_ms, 0) or _LOOK_MS)
         _tell(one, None if owner is None else now_ms - owner.start_ms)
-    _next_look_ms[parts.path] = monotonic_ms() + left_ms
+    _next_look_ms[parts.path] = monotonic_ms() + min([_LOOK_MS, *(one for one in left if one > 0)])
     return is_due and parts.running_server() is None and _end_due(parts, now_ms)
 
 

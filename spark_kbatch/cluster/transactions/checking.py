@@ -6,11 +6,14 @@ which transactions were committed is not known here:
 
     a partition has                                               then
     a marker of a coordinator with a higher epoch                 the log is old: nothing is decided by it
+    an open transaction, and cluster.json has a higher epoch      likewise
     an open transaction of an unknown producer or a newer epoch   likewise
-    one that the log does not have open, of a known producer      it is aborted if no commit of it is possible
+    one that the log does not have open, of a known producer      it is aborted if this producer has committed
+                                                                  nothing in its epoch or since; else left open
 
-What no marker has told yet cannot be seen: an image of the log that is younger than the coordinator's last epoch
-looks like the newest log.
+If cluster.json has a higher epoch and nothing is open, the log forgets its ids, and goes on (`forget_if_old`). What
+neither tells cannot be seen: an image of the log that is younger than the coordinator's last epoch looks like the
+newest log.
 """
 
 from __future__ import annotations
@@ -21,14 +24,13 @@ from typing import NamedTuple
 
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transactions.log import NO_EPOCH, StoredTransactions
-from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, Status, TransactionMetadata
+from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, TransactionMetadata
 from spark_kbatch.errors import KafkaStorageError, KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 _NAMED_MAX = 20  # partitions, in an error
-_NO_COMMIT = (Status.EMPTY, Status.ONGOING, Status.COMPLETE_ABORT)
 
 
 class OpenTransaction(NamedTuple):
@@ -58,14 +60,12 @@ class OpenTransaction(NamedTuple):
 
     @property
     def may_abort(self) -> bool:
-        """Whether it cannot have been committed, by the coordinator's log."""
+        """Whether it cannot have been committed, by the coordinator's log.
+
+        All transactions of one epoch look the same, so none of them may have been.
+        """
         owner = self.owner
-        return (
-            owner is not None
-            and not self.is_beyond
-            and owner.producer == self.producer
-            and owner.status in _NO_COMMIT
-        )
+        return owner is not None and not self.is_beyond and self.producer.epoch > owner.commit_epoch
 
 
 def open_transactions(
@@ -79,6 +79,9 @@ def open_transactions(
 
     If the log is older than the last marker of a producer, that producer is among them, with -1 as first offset.
     So that is noticed where readers are held back, or the log has a partition; with `everywhere`, wherever it is.
+
+    A transaction whose records are all deleted or overwritten is in no producer's state; where readers still wait for
+    one, those that may be it are yielded, with where they wait as first offset.
 
     Takes no lock.
 
@@ -94,11 +97,12 @@ def open_transactions(
             continue
         topic_id = parts.manager.partition(topic_partition).topic.topic_id
         producers = log.producers.states_of(state, parts.manager.now_ms())
+        first_of_all = state.high_watermark
         for producer_id, entry in producers.entries.items():
             owner, first_offset = owners.get(producer_id), entry.txn_first_offset
             is_beyond = entry.coordinator_epoch > stored.coordinator_epoch or (
                 first_offset is not None
-                and (owner is None or owner.producer.epoch < entry.producer_epoch)
+                and (stored.is_old or owner is None or owner.producer.epoch < entry.producer_epoch)
             )
             if first_offset is not None:
                 first_offset = max(first_offset, state.log_start_offset)  # Retention goes on.
@@ -114,6 +118,19 @@ def open_transactions(
                     owner,
                     is_beyond,
                 )
+            if first_offset is not None:
+                first_of_all = min(first_of_all, first_offset)
+        stable = state.last_stable_offset
+        if stable < first_of_all:
+            yield from (
+                OpenTransaction(
+                    topic_partition, topic_id, owner.producer, stable,
+                    state.high_watermark - stable, owner.updated_ms, -1, owner, stored.is_old,
+                )
+                for owner in owners.values()
+                if (owner.is_open or owner.is_decided)
+                and owner.partitions.get(topic_partition) == topic_id
+            )  # fmt: skip
 
 
 def all_open_transactions(

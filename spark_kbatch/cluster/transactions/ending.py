@@ -74,7 +74,10 @@ class IdleTransactions:
 
         Raises as `finish`.
         """
-        found = self.log.contents.transactions[transactional_id]
+        self.log.forget_if_old()
+        found = self.log.contents.transactions.get(transactional_id)
+        if found is None:
+            return
         if found.is_open:
             found = fence(found, self._now_ms())
             self.log.append(found)

@@ -78,6 +78,9 @@ class TransactionMetadata(NamedTuple):
     start_ms: int = NO_START  # when the first partition or group was added
     # Before the producer's last start, if that was by the same client.
     former: ProducerIdAndEpoch = NO_PRODUCER
+    commit_epoch: int = (
+        NO_PRODUCER_EPOCH  # in which this producer id has last committed; -1 for never
+    )
 
     @property
     def is_open(self) -> bool:
@@ -155,10 +158,12 @@ def start_producer(
     if caller == known.former and not needs_producer_id(known):
         return known  # The answer was lost: no one has started since.
     producer = ProducerIdAndEpoch(known.producer.producer_id, known.producer.epoch + 1)
+    commit_epoch = known.commit_epoch
     if needs_producer_id(known):
-        producer = ProducerIdAndEpoch(new_producer_id, 0)
+        producer, commit_epoch = ProducerIdAndEpoch(new_producer_id, 0), NO_PRODUCER_EPOCH
     return known._replace(
         producer=producer,
+        commit_epoch=commit_epoch,
         timeout_ms=timeout_ms,
         status=Status.EMPTY,
         updated_ms=now_ms,
@@ -272,5 +277,7 @@ def _added_to(known: TransactionMetadata | None, producer: ProducerIdAndEpoch, n
 
 
 def _decided(known: TransactionMetadata, decision: Status, now_ms: int) -> TransactionMetadata:
-    offsets = known.offsets if decision is Status.PREPARE_COMMIT else _NO_GROUPS
-    return known._replace(status=decision, offsets=offsets, updated_ms=now_ms)
+    decided = known._replace(status=decision, updated_ms=now_ms)
+    if decision is Status.PREPARE_COMMIT:
+        return decided._replace(commit_epoch=known.producer.epoch)
+    return without_offsets(decided)

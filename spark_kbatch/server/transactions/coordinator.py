@@ -282,6 +282,7 @@ class TransactionCoordinator:
         self._memory.bytes_max = BYTES_MAX
         found = all_open_transactions(self._parts, stored)
         ensure_newest(found)
+        self._log.forget_if_old()
         unknown = [one for one in found if not one.is_known]
         kept = [one for one in unknown if not one.may_abort]
         if kept:

@@ -233,7 +233,7 @@ def test_in_any_order_of_requests_one_producer_owns_an_id_and_epochs_rise(seed: 
     rng = random.Random(seed)
     current = gone_on(started(None))
     new_ids = itertools.count(101)
-    producers = [current.producer]
+    producers, committed = [current.producer], -1
     for _ in range(400):
         if rng.random() < 0.02 and current.producer.epoch < EPOCH_MAX:  # so that epochs run out
             current = current._replace(
@@ -261,8 +261,12 @@ def test_in_any_order_of_requests_one_producer_owns_an_id_and_epochs_rise(seed: 
         if current.producer != before.producer:
             assert current.producer > before.producer
             producers.append(current.producer)
+            if current.producer.producer_id != before.producer.producer_id:
+                committed = -1
         assert 0 <= current.producer.epoch < 2**15
         if before.is_decided and current is not before:
             assert current.status - before.status == 2
         if current.is_commit and not before.is_commit:
             assert producer == before.producer
+            committed = producer.epoch
+        assert current.commit_epoch == committed
