@@ -312,7 +312,7 @@ def test_an_older_log_with_nothing_open_gives_no_epoch_out_twice(
         if number == 2:
             put_back(cluster, tmp_path / "image")
         if number == 2 and aborts:
-            FolderTransactions(store_of(cluster)).abort(state_of(cluster))
+            FolderTransactions(store_of(cluster)).abort(state_of(cluster).transactional_id)
         with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
             producer = RawProducer(client).start()
             for value in (b"one", b"two"):
