@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import spark_kbatch
+from spark_kbatch.cluster.transactions.log import TransactionLog
 from spark_kbatch.ledger import names
 from spark_kbatch.ledger.extents import DataExtent, IndexRange, PartitionAppend, pack_index
 from spark_kbatch.log.producers import saved
@@ -21,6 +22,7 @@ from spark_kbatch.store.commits import Author, Commit
 from tests.conftest import REPOSITORY
 from tests.support.bucket_contents import EVERY_KIND, JOB_ID, TOPIC_ID, append_of
 from tests.support.bucket_ledgers import a_ledger, a_place, cluster_of, grow
+from tests.support.store import store_of
 
 PAGE = (REPOSITORY / "docs" / "format.md").read_text(encoding="utf-8")
 
@@ -68,12 +70,13 @@ def test_producers_have_these_fields_back_to_back() -> None:
 
 @pytest.fixture
 def cluster_path(tmp_path: Path) -> Path:
-    """A cluster that has a file of each kind: a disk is lost, and a topic deleted."""
+    """A cluster that has a file of each kind: clients had transactions, a disk is lost, and a topic deleted."""
     path = tmp_path / "cluster"
     disks = [tmp_path / "disk-0", tmp_path / "disk-1"]
     with spark_kbatch.open(path, create=True, log_dirs=disks) as cluster:
         cluster.create_topic("events", replication_factor=2, config={"retention.ms": -1})
         cluster.create_topic("old")
+        TransactionLog(store_of(cluster), flush=True).start_epoch()
         shutil.rmtree(disks[0])
         with cluster.producer() as producer:
             producer.send("events", value="v").result()

@@ -37,6 +37,7 @@ _NODE_DIR = re.compile(r"broker-\d+")
 # In a log dir that is empty otherwise; the last is left by a process that died as it replaced the log dir.
 _OF_NO_ONE = {".lock", "lost+found", Path(META_PROPERTIES).with_suffix(".tmp").name}
 _NEXT_PRODUCER_ID = "next_producer_id"
+_COORDINATOR_EPOCH = "coordinator_epoch"
 _IDS_SKIPPED = 2**40  # by a restore: more than were given out since any copy was written
 
 
@@ -192,6 +193,14 @@ class ClusterFile:
         first = cluster.integer(_NEXT_PRODUCER_ID, highest=LONG_MAX - count, default=0)
         self._json_files.write_cluster(cluster.values | {_NEXT_PRODUCER_ID: first + count})
         return range(first, first + count)
+
+    def coordinator_epoch(self) -> int:
+        """Return the last epoch of a coordinator of clients' transactions; -1 if there was none."""
+        return self._read().integer(_COORDINATOR_EPOCH, lowest=-1, default=-1)
+
+    def set_coordinator_epoch(self, epoch: int) -> None:
+        """Store the epoch of a coordinator, once its log has it. The caller holds the metadata lock."""
+        self._json_files.write_cluster(self._read().values | {_COORDINATOR_EPOCH: epoch})
 
     # Log dirs.
 

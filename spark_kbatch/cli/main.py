@@ -54,6 +54,7 @@ _GROUPS = {
         "transactions": ("transactions", "List transactions of clients, and what they hold."),
         "transactions abort": ("transactions", "Abort open transactions of transactional IDs."),
         "transactions decide": ("transactions", "Abort or commit hanging transactions."),
+        "transactions new-log": ("transactions", "Start a new log of transactions for a lost one."),
     },
     "Upkeep": {
         "describe": ("upkeep", "Show what there is in a cluster."),

@@ -1,4 +1,4 @@
-"""Commands on the transactions of Kafka's clients: list them, abort one, decide what the log does not know."""
+"""Commands on the transactions of Kafka's clients: list them, abort one, decide what the log does not have, and start a lost log again."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ def transactions(path: str, transactional_id: str | None) -> None:
     """List transactions of clients, and what they hold.
 
     Each transactional id has its last transaction, with a state of Kafka's. Until an open one is ended, readers of
-    committed records wait at its first record in each partition: so many records are held back, from that offset on.
-    With a transactional ID, show the partitions of its transaction.
+    committed records wait at its first record in each partition: so many offsets are held back, from that one on.
+    Consumers of groups that it has offsets of wait, too, if they ask for stable ones, as Java's do. With a
+    transactional ID, show the partitions of its transaction, and these offsets.
 
     A server ends a transaction at its time-out, and if none runs, so does a reader or a job that finds it.
     `kbatch transactions abort` does not wait for that. A transaction without an id, in state Hanging, is one that the
@@ -59,16 +60,13 @@ def transactions(path: str, transactional_id: str | None) -> None:
         found = [_find(found, transactional_id, path)]
     rows = [{**_as_json(*one), "server": server} for one in found]
     where = "not served now" if server is None else f"served at {server}"
+    title = f"Transactions of {opened.parts.path}, {where}"
+    show(title, _ALL, rows, f"{path} has no transactions of clients; it is {where}.")
     if transactional_id is None or is_json():
-        title = f"Transactions of {opened.parts.path}, {where}"
-        show(title, _ALL, rows, f"{path} has no transactions of clients; it is {where}.")
         return
-    row = rows[0]
-    title = (
-        f"Transaction {transactional_id}: {row['state']}, started {text_of(row['start_timestamp'])}, time-out "
-        f"{row['timeout_ms']} ms, producer id {row['producer_id']}, epoch {row['producer_epoch']}, {where}"
-    )
-    Table(title, _ONE, row["partitions"]).print(if_empty=f"{title}; it has no partitions.")
+    title = f"Partitions and offsets of groups in the transaction of {transactional_id}"
+    inside = [*rows[0]["partitions"], *rows[0]["offsets"]]
+    Table(title, _ONE, inside).print(if_empty="It has no partitions and no offsets of groups.")
 
 
 def _held_back(row: Mapping[str, Any]) -> list[str]:
@@ -76,6 +74,10 @@ def _held_back(row: Mapping[str, Any]) -> list[str]:
         f"{one['topic']}-{one['partition']}: {one['held_back']} from {text_of(one['start_offset'])}"
         for one in row["partitions"]
     ]
+
+
+def _waiting(row: Mapping[str, Any]) -> list[str]:
+    return sorted({one["group"] for one in row["offsets"]})
 
 
 _ALL = (
@@ -86,6 +88,7 @@ _ALL = (
     word("started", "start_timestamp"),
     number("time-out ms", "timeout_ms"),
     text("held back", _held_back),
+    text("groups that wait", _waiting),
 )
 _ONE = (
     text("topic"),
@@ -93,6 +96,8 @@ _ONE = (
     number("start offset"),
     number("held back"),
     word("last record", "last_timestamp"),
+    text("group"),
+    number("pending offset", "committed_offset"),
 )
 
 
@@ -122,7 +127,7 @@ def abort(path: str, names: Sequence[str], yes: bool, dry_run: bool) -> None:
     delete_each(
         "transaction",
         {name: (_held(*at.values()), _as_json(one, at)) for name, (one, at) in chosen.items()},
-        lambda name: opened.abort(chosen[name][0]),
+        opened.abort,
         yes=yes,
         dry_run=dry_run,
         verb=("abort", "aborted"),
@@ -182,6 +187,36 @@ def decide(
     )
 
 
+@click.command(
+    "transactions new-log", epilog=examples("kbatch transactions new-log my-cluster --dry-run")
+)
+@folder_argument
+@yes_option
+@dry_run_option(help="Only show what would be done.")
+@json_option
+def new_log(path: str, yes: bool, dry_run: bool) -> None:
+    """Start a new log of transactions in place of a lost one.
+
+    That is for a log that is gone or damaged, and that `kbatch repair` leaves so: meanwhile a server has no
+    transactions. No server of PATH may run. The old log is kept in a directory whose name ends in -stray. The new one
+    knows of no transactional id, and of no offsets of groups that waited for a commit. Nothing is decided: each
+    transaction that is still open is in state Hanging, for `kbatch transactions decide`. After the last one, or if
+    there is none, a server has transactions again.
+    """
+    opened = open_transactions(path)
+    opened.ensure_lost()
+    held = [at for _, of_one in opened.shown() for at in of_one.values()]
+    row = {"held_back": sum(at.held_back for at in held)}
+    delete_each(
+        "log",
+        {"of transactions": (f"{_held(*held)}, to be decided", row)},
+        lambda _: opened.start_log(),
+        yes=yes,
+        dry_run=dry_run,
+        verb=("replace", "replaced"),
+    )
+
+
 def _find(
     found: Sequence[tuple[TransactionMetadata, Opened]], transactional_id: str, path: str
 ) -> tuple[TransactionMetadata, Opened]:
@@ -195,7 +230,7 @@ def _find(
 
 
 def _held(*opened: OpenTransaction) -> str:
-    count = counted(sum(one.held_back for one in opened), "record")
+    count = counted(sum(one.held_back for one in opened), "offset")
     return f"{count} held back in {counted(len(opened), 'partition')}"
 
 

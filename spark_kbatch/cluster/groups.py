@@ -132,20 +132,30 @@ class FolderGroups(Groups):
         )
 
     def delete(self, group_id: str) -> None:
-        """Delete a group without members, and its offsets.
+        """Delete a group without members, and its offsets, those too that transactions have.
 
         Raises:
             GroupIdNotFoundError: there is no such group.
             GroupNotEmptyError, ServerRunningError, KafkaStorageError: as `_change`.
+            KafkaStorageError, CorruptRecordError: the log of transactions cannot be read.
         """
 
         def changes(contents: StoredGroups) -> list[Change]:
+            from spark_kbatch.cluster.transactions.log import TransactionLog  # noqa: PLC0415  rare
+            from spark_kbatch.cluster.transactions.state import (  # noqa: PLC0415  as above
+                without_offsets_of,
+            )
+
+            log = TransactionLog(self._parts, flush=True)
+            pending = [one for one in log.load().transactions.values() if one.offsets.get(group_id)]
+            for one in pending:
+                log.append(without_offsets_of(one, group_id, one.offsets[group_id]))
             found: list[Change] = [
                 (OffsetKey(group_id, *tp), None) for tp in contents.offsets.get(group_id, ())
             ]
             if group_id in contents.groups:
                 found.append((GroupKey(group_id), None))
-            if not found:
+            if not found and not pending:
                 raise GroupIdNotFoundError(group_id, str(self._parts.metadata.path))
             return found
 

@@ -66,17 +66,18 @@ class StoredGroups:
             self.offsets.pop(key.group, None)
 
     def not_overtaken(self, changes: Iterable[Change]) -> list[Change]:
-        """Return these changes without the offsets that their groups have gone beyond since.
+        """Return these changes without the offsets that their groups have committed again since.
 
-        A decision of long ago may be carried out again. Time alone does not tell: the clock may be set back.
+        A decision of long ago may be carried out again, too. The times tell, since what a server is sent later for
+        a partition has a later time than what is stored there, also where the clock was set back.
         """
         return [change for change in changes if not self._is_overtaken(*change)]
 
     def _is_overtaken(self, key: OffsetKey | GroupKey, value: object) -> bool:
         if not isinstance(key, OffsetKey) or not isinstance(value, CommittedOffset):
             return False
-        now = self.offsets.get(key.group, {}).get(TopicPartition(key.topic, key.partition), value)
-        return now.commit_timestamp > value.commit_timestamp and now.offset > value.offset
+        now = self.offsets.get(key.group, {}).get(TopicPartition(key.topic, key.partition))
+        return now is not None and now.commit_timestamp >= value.commit_timestamp
 
     def apply_record(self, record: PlainRecord) -> None:
         """Apply a record of `__consumer_offsets` to these contents.

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from spark_kbatch.catalog.paths import stray_of
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.internal_topics import (
@@ -37,7 +38,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord
-from spark_kbatch.replica.administration import create_topic
+from spark_kbatch.replica.administration import create_topic, delete_topic
 from spark_kbatch.replica.manager import ACKS_ALL
 
 logger = logging.getLogger(__name__)
@@ -212,6 +213,23 @@ def make_topic(parts: FolderParts, topic_partition: TopicPartition, deadline: fl
         deadline=deadline,
     )
     return True
+
+
+def set_aside(parts: FolderParts, topic_partition: TopicPartition) -> None:
+    """Delete the topic of a log that cannot be read, and keep its directories, in names that end in `-stray`.
+
+    The next append creates it again. A directory that is on no disk now, and comes back, is of a deleted topic.
+
+    Raises:
+        UnknownTopicOrPartitionError, KafkaStorageError: there is none, or its topic's file is lost.
+    """
+    partition = parts.manager.partition(topic_partition)
+    with parts.manager.locks.partitions([topic_partition]):
+        for node_id in partition.replicas:
+            directory = partition.view.log_of(node_id).directory
+            if parts.files.exists(directory):
+                parts.files.rename(directory, stray_of(directory))
+    delete_topic(parts.manager, parts.commits, topic_partition.topic)
 
 
 def read_contents(

@@ -110,14 +110,18 @@ class Transactions:
     Not thread-safe.
     """
 
-    def __init__(self, client: Client, name: str, *, timeout_ms: int) -> None:
+    def __init__(
+        self, client: Client, name: str, *, timeout_ms: int, coordinator: Node | None = None
+    ) -> None:
         """Set up for a transactional id, without sending a request.
 
         Args:
             client: of the cluster.
             name: the transactional id, and the group whose offsets are committed.
             timeout_ms: after which the cluster aborts a transaction that was begun and not ended.
+            coordinator: which is asked at this address alone; None for the one that the cluster tells.
         """
+        self._only_coordinator = coordinator
         self.name = name
         self.go_on_as(-1, -1)
         self.client, self.timeout_ms = client, timeout_ms
@@ -431,7 +435,7 @@ class Transactions:
 
     def _coordinator(self, kind: int, timeout_ms: int, key: str | None = None) -> Node:
         key = key or self.name
-        known = self._coordinators.get((kind, key))
+        known = self._only_coordinator or self._coordinators.get((kind, key))
         if known is not None:
             return known
         body = FindCoordinatorRequest(key=key, key_type=kind)

@@ -188,6 +188,7 @@ class Server:
             handled_until_ms=self._groups_handled_until_ms,
             term=self._ownership.term,
             pending_of=lambda group_id: self._transactions.pending_of(group_id),
+            drop_pending=lambda group_id, some: self._transactions.drop_pending(group_id, some),
         )
         self._transactions = TransactionCoordinator(
             parts, appends, self._groups, pools.transactions, self._listener.call_later,

@@ -16,7 +16,7 @@ import pytest
 
 from spark_kbatch.record.header import MAGIC, MAGIC_POSITION
 from spark_kbatch.wire import protocol
-from spark_kbatch.wire.protocol import ApiKey
+from spark_kbatch.wire.protocol import ApiKey, request_class
 from tests.conftest import REPOSITORY
 from tests.support.any_request import Ids, Requests, World
 from tests.support.judge import NOT_ASKED, SILENT, Difference, Judge
@@ -178,6 +178,13 @@ ACCEPTED = [
         _server_says(31),
     ),
     Accepted(
+        "a producer that goes on is compared with the epoch first, a broker aborts the open transaction first",
+        "A producer that was replaced harms no one",
+        "INIT_PRODUCER_ID",
+        ERROR,
+        _codes((51, 90), (51, 47)),
+    ),
+    Accepted(
         "a broker's leader epochs rise with each restart",
         "",
         ".*",
@@ -207,9 +214,9 @@ ACCEPTED = [
         _codes((0, 32), (0, 87)),
     ),
     Accepted(
-        "of several errors of one resource or topic, another one is named",
+        "of several errors of one resource, topic or transaction, another one is named",
         "",
-        "(INCREMENTAL_)?ALTER_CONFIGS|CREATE_TOPICS|CREATE_PARTITIONS",
+        "(INCREMENTAL_)?ALTER_CONFIGS|CREATE_TOPICS|CREATE_PARTITIONS|TXN_OFFSET_COMMIT",
         ERROR,
         lambda found: 0 not in (found.broker, found.server),
     ),
@@ -298,6 +305,20 @@ ACCEPTED = [
         "PRODUCE",
         ERROR,
         lambda found: (found.broker, found.server) == (0, 45) and found.number >= PART,
+    ),
+    Accepted(
+        "a broker knows of a transaction a partition with the offsets of many groups, not the group",
+        "",
+        "TXN_OFFSET_COMMIT",
+        ERROR,
+        _codes((0, 48), (0, 120)),
+    ),
+    Accepted(
+        "a broker remembers producers whose records were all deleted",
+        "",
+        "DESCRIBE_PRODUCERS",
+        r"topics\.partitions\.active_producers",
+        lambda found: found.server is None,
     ),
     Accepted(
         "a broker on a busy machine takes longer than it was asked to wait",
@@ -436,6 +457,25 @@ def test_the_server_answers_any_request_as_a_broker_does(
         found for found in judge.differences if not any(row.covers(found) for row in ACCEPTED)
     ]
     assert not unexplained, "\n".join(map(str, unexplained[:SHOWN_MAX]))
+
+
+@pytest.mark.interop
+def test_requests_of_which_a_broker_has_higher_versions_are_in_the_page(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    server = Served(tmp_path / "cluster", tmp_path / "server.log", "--create")
+    with Broker(kafka, tmp_path / "broker") as broker, server:
+        judge = Judge(broker.address, server.address, seed=SEED)
+        ones, others = (side.versions() for side in judge.sides)
+        judge.disconnect()
+    higher = {key for key in others if ones[key][1] > others[key][1]}
+    page = (REPOSITORY / "docs/server.md").read_text()
+    (said,) = [line for line in page.splitlines() if line.startswith("Versions of Kafka 4.1 ")]
+
+    words = {*re.findall(r"\w+", said)}
+    assert higher == {
+        key for key in others if request_class(key).__name__.removesuffix("Request") in words
+    }
 
 
 def test_every_kind_of_request_is_asked_in_every_version_that_both_offer() -> None:

@@ -513,7 +513,7 @@ def with_lost_disks(replicas: int) -> Case:
     return case
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_replacement_of_the_last_replica_that_is_killed_is_finished_by_the_same_command(
     every: int, replicas: int

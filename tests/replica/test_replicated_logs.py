@@ -72,7 +72,7 @@ def test_a_disk_that_lacks_more_than_is_copied_at_once_catches_up_beside_appends
 
 
 @pytest.mark.parametrize("version", ["0.9.0", "0.10.2"], ids=["v0", "v1"])
-@pytest.mark.parametrize("codec", ["none", "gzip"])
+@pytest.mark.parametrize("codec", ["gzip", pytest.param("none", marks=pytest.mark.slow)])
 def test_replicas_of_old_formats_survive_disks_that_go_and_come_back(
     tmp_path: Path, version: str, codec: str
 ) -> None:

@@ -33,6 +33,7 @@ def test_a_job_ends_a_transaction_past_its_time_out_and_a_batch_reads_what_was_b
     assert found == {"young": (Status.ONGOING, []), "old": (Status.COMPLETE_ABORT, [b"a", b"b"])}
 
 
+@pytest.mark.slow
 def test_a_stream_that_waits_for_nothing_else_goes_on_after_the_time_out(
     spark: SparkSession, tmp_path: Path
 ) -> None:

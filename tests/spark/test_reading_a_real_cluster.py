@@ -76,6 +76,7 @@ def test_batch_read_has_the_rows_of_a_folder(spark: SparkSession, served: Served
     assert served.asked["ApiVersions"] <= connections + 2
 
 
+@pytest.mark.slow
 def test_stream_goes_on_from_its_checkpoint_and_keeps_ids_of_topics(
     spark: SparkSession, served: Served, tmp_path: Path
 ) -> None:

@@ -188,6 +188,7 @@ def test_a_value_that_comes_before_its_version_is_looked_for_is_asked_for_once_b
     assert all(later - one >= MINUTE_MS for one, later in itertools.pairwise(looks))
 
 
+@pytest.mark.slow
 def test_versions_that_a_plan_leaves_out_are_not_asked_for_at_each_look(
     processes: Processes, place: str, fake: FakeRegistry
 ) -> None:
@@ -280,6 +281,7 @@ WRITES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", WRITES)
 def test_a_stream_that_writes_goes_on_without_delay_while_the_registry_is_down(
     processes: Processes,

@@ -143,7 +143,7 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
                 {"adopt_min_bytes": 0, "batch_size": 5000}, id="staged-files-become-segments"
             ),
         ],
-        3,
+        2,
     ),
 )
 def test_all_columns_and_their_order_come_back_whatever_the_layout(

@@ -100,6 +100,7 @@ def test_batches_have_the_arrow_schema_that_spark_makes_of_the_columns(
 # Spark 4.0 plans each scan of a frame, later ones each `load()`.
 
 
+@pytest.mark.slow
 def test_scans_of_one_frame_agree_on_where_it_ends(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "cluster")
     save(spark.sql("SELECT 'early' AS value FROM range(3)"), path, topic="t")

@@ -455,6 +455,7 @@ def test_a_source_used_twice_works_beside_an_idle_one(reading: Reading) -> None:
     assert reading.run(frame()) == [["c"]]
 
 
+@pytest.mark.slow
 def test_logs_of_a_broker_are_read_as_they_grow(reading: Reading, tmp_path: Path) -> None:
     cluster, reading.path = reading.path, tmp_path / "broker"
     for value in "ab":

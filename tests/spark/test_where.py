@@ -133,6 +133,7 @@ def _offsets(frame: DataFrame) -> list[tuple[int, int]]:
     )
 
 
+@pytest.mark.slow
 def test_a_batch_has_the_rows_that_its_own_filter_leaves(spark: SparkSession, path: Path) -> None:
     load = spark.read.format("kbatch").option("subscribe", "t").option("includeHeaders", "true")
     for where in (

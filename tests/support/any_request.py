@@ -27,6 +27,7 @@ BASE_TIME = 1_700_000_000_000
 FAR_AHEAD = 4_000_000_000_000_000  # milliseconds that are microseconds
 LONG_MS = 1_700_000  # time-outs that do not end while the requests are sent
 
+OF_TRANSACTIONS = "tx-topic"  # alone has markers, which come a moment after an answer
 BAD_TOPICS = ("", ".", "..", "a b", "é", "x" * 250, "__consumer_offsets")
 TOPIC_SETTINGS = (
     ("retention.ms", "1000000000000"), ("retention.ms", "-1"), ("cleanup.policy", "delete"),
@@ -67,6 +68,12 @@ class World:
     )  # how many groups, by the name of the first
     sequences: dict[tuple[str, int, str], int] = field(default_factory=dict)
     producers: list[str] = field(default_factory=list)  # symbols
+    transactional_id: str = "tx"
+    owner: tuple[str, int] | None = None  # who has that id: a producer's symbol, and its epoch
+
+    def give_up_transactions(self) -> None:
+        """Let requests name another transactional id in place of this one."""
+        self.transactional_id, self.owner = self.transactional_id + "+", None
 
     def give_up_group(self, name: str) -> None:
         """Let requests name another group in place of this one."""
@@ -158,6 +165,10 @@ class _Making:
         self.path: list[str] = []  # names of the structures around a field
         # Few groups at a time, so that requests meet.
         group = f"g{number // 300}-{random.choice((0, 0, 0, 1, 1, 2))}"
+        if api_key in _NAMES_GROUPS_OF_TRANSACTIONS or (
+            api_key in _MAY_NAME_GROUPS_OF_TRANSACTIONS and random.random() < 0.4
+        ):
+            group = f"tx-{number // 300}"
         self.group = group + "+" * world.given_up.get(group, 0)
 
     def fields(self) -> dict[str, Any]:
@@ -246,6 +257,8 @@ class _Making:
             return None
         if self.key is ApiKey.CREATE_PARTITIONS:
             return self._a_deletable()
+        if self.key is ApiKey.ADD_PARTITIONS_TO_TXN:
+            return self.pick((OF_TRANSACTIONS,), ("none", *BAD_TOPICS[:-1]))
         return self._a_topic()
 
     def of_value(self) -> str | None:
@@ -380,8 +393,16 @@ class _Making:
         return batch
 
     def of_transactional_id(self) -> str | None:
-        usual = (None, "tx") if self.key is ApiKey.INIT_PRODUCER_ID else (None,)
-        return self.pick(usual, (None, None, "", "tx"))  # type: ignore[no-any-return]
+        known = self.world.transactional_id
+        if self.key in OF_TRANSACTION:
+            return self.pick((known,), ("none", ""))  # type: ignore[no-any-return]
+        usual = (None, known) if self.key is ApiKey.INIT_PRODUCER_ID else (None,)
+        return self.pick(usual, (None, None, "", known))  # type: ignore[no-any-return]
+
+    of_v3_and_below_transactional_id = of_transactional_id
+
+    def of_committed(self) -> bool:
+        return self.random.random() < 0.6
 
     def of_acks(self) -> int:
         return int(self.pick((-1, 1), (0, 2, -2)))
@@ -505,7 +526,7 @@ class _Making:
     def of_states_filter(self) -> str:
         return str(self.pick(("Stable", "Empty", "PreparingRebalance"), ("stable", "?", "")))
 
-    # Transactions: their ids are there, and none is open.
+    # Transactions.
 
     def of_state_filters(self) -> str:
         return str(self.pick(("Empty", "Ongoing", "CompleteAbort"), ("ongoing", "?", "")))
@@ -517,7 +538,7 @@ class _Making:
         return int(self.pick((-1,), (0, 1_000, INT64_MAX)))
 
     def of_transactional_ids(self) -> str:
-        return str(self.pick(("tx", "none"), ("", "t" * 300)))
+        return str(self.pick((self.world.transactional_id, "none"), ("", "t" * 300)))
 
     # The rest.
 
@@ -573,14 +594,25 @@ class _Making:
         return int(self.pick((60_000,), (0, -1, INT32_MAX)))
 
     def of_producer_id(self) -> int:
+        owner = self.world.owner
+        if self.key in OF_TRANSACTION and owner is not None:
+            known = self.ids.producers[owner[0]]
+            return int(self.pick((known,), (-1, self._a_producer_id(), INT64_MAX)))
         return int(self.pick((-1,), (-1, self._a_producer_id(), INT64_MAX)))
+
+    of_v3_and_below_producer_id = of_producer_id
 
     def _a_producer_id(self) -> int:
         known = [self.ids.producers[one] for one in self.world.producers]
         return self.random.choice(known or [INT64_MAX])
 
     def of_producer_epoch(self) -> int:
+        owner = self.world.owner
+        if owner is not None and (self.key in OF_TRANSACTION or self.last["producer_id"] >= 0):
+            return int(self.pick((owner[1],), (owner[1] + 1, max(owner[1] - 1, 0))))
         return int(self.pick((-1,), (-1, 0, 3)))
+
+    of_v3_and_below_producer_epoch = of_producer_epoch
 
 
 def _name_of(element: Any) -> Any:
@@ -590,6 +622,13 @@ def _name_of(element: Any) -> Any:
 
 
 _BROKER = 4  # a type of resources
+OF_TRANSACTION = {
+    ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN,
+}  # fmt: skip
+_NAMES_GROUPS_OF_TRANSACTIONS = {ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT}
+_MAY_NAME_GROUPS_OF_TRANSACTIONS = {
+    ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE, ApiKey.DELETE_GROUPS,
+}  # fmt: skip
 # Without null: the broker does not answer a request with a partition that exists and has no records.
 _FAULTS = (
     "empty", "crc", "magic 1", "magic 3", "two batches", "cut", "tail", "base offset",

@@ -29,7 +29,15 @@ from spark_kbatch.server import settings
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.codec import Structure
 from spark_kbatch.wire.protocol import SUPPORTED, ApiKey
-from tests.support.any_request import Asked, Group, Ids, Requests, World
+from tests.support.any_request import (
+    OF_TRANSACTION,
+    OF_TRANSACTIONS,
+    Asked,
+    Group,
+    Ids,
+    Requests,
+    World,
+)
 from tests.support.reference import Record, decode_batches, split_batches
 from tests.support.waiting import until
 
@@ -38,21 +46,21 @@ ANSWERED_WITHIN_S = 30.0
 HELD_AFTER_S = 0.4  # a JoinGroup or SyncGroup without an answer waits for other members
 SETTLED_WITHIN_S = 10.0
 TOPICS_AT_LEAST = 3
+OPEN_S = 20.0  # for which a transaction is open, before its time-out could end it
 
-# Each needs what the other side has, or belongs to connections of another kind.
+# Each belongs to connections or groups of another kind.
 _OF_TOPIC = 1  # the source of a setting
 _SHARED_SETTINGS = {*settings._OPTIONS, *settings._FIXED_OF_TOPICS} - {"message.format.version"}
 _INTERNAL = {
     "__client_transactions", "__commits", "__consumer_offsets", "__transaction_state",
 }  # fmt: skip
 NOT_ASKED = {
-    ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.ADD_PARTITIONS_TO_TXN,
-    ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.CONSUMER_GROUP_HEARTBEAT,
 }  # fmt: skip
 HELD = {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}
 OF_GROUPS = {
     *HELD, ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH,
-    ApiKey.OFFSET_DELETE, ApiKey.DELETE_GROUPS, ApiKey.DESCRIBE_GROUPS,
+    ApiKey.OFFSET_DELETE, ApiKey.DELETE_GROUPS, ApiKey.DESCRIBE_GROUPS, ApiKey.TXN_OFFSET_COMMIT,
 }  # fmt: skip
 CHANGES_TOPICS = {
     ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.METADATA,
@@ -147,7 +155,7 @@ class Side:
             if topic.error_code or any(one.error_code for one in topic.partitions):
                 continue
             self.ids.topics[topic.name] = topic.topic_id
-            if topic.name in _INTERNAL:
+            if topic.name in _INTERNAL or topic.name == OF_TRANSACTIONS:
                 continue
             found[topic.name] = len(topic.partitions)
             for one in topic.partitions:
@@ -166,6 +174,26 @@ class Side:
         """Return the state of a group."""
         body = protocol.DescribeGroupsRequest(groups=[group])
         return str(self.ask(ApiKey.DESCRIBE_GROUPS, 0, body).groups[0].group_state)
+
+    def end_transaction(self, transactional_id: str, owner: tuple[str, int] | None) -> None:
+        """Abort the open transaction of an id, if there is one."""
+        if owner is not None:
+            asked = protocol.EndTxnRequest(
+                transactional_id=transactional_id, producer_id=self.ids.producers[owner[0]],
+                producer_epoch=owner[1], committed=False,
+            )  # fmt: skip
+            self.ask(ApiKey.END_TXN, 3, asked)
+        self.wait_for_end(transactional_id)
+
+    def wait_for_end(self, transactional_id: str) -> None:
+        """Wait until a transaction that is decided is ended."""
+        asked = protocol.DescribeTransactionsRequest(transactional_ids=[transactional_id])
+
+        def state() -> str:
+            (found,) = self.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, asked).transaction_states
+            return str(found.transaction_state)
+
+        until(lambda: not state().startswith("Prepare"))
 
     def _offset_at(self, topic: str, partition: int, timestamp: int) -> int:
         request = protocol.ListOffsetsRequest
@@ -215,6 +243,7 @@ class Judge:
         self.asked: dict[tuple[ApiKey, int], int] = {}  # how often, by kind and version
         self._requests, self._random = Requests(self.world, seed), Random(seed)
         self._pending: list[_Pending] = []
+        self._opened = time.monotonic()  # before any transaction that is open
         self._turn: list[tuple[ApiKey, int]] = []
         self._kinds = [
             (ApiKey(key), version)
@@ -234,6 +263,7 @@ class Judge:
     def __enter__(self) -> Self:
         for side in self.sides:
             side.warm_up()
+            side.create_topic(OF_TRANSACTIONS, 2)
         self._refill()
         return self
 
@@ -246,7 +276,8 @@ class Judge:
         self.disconnect()
 
     def before_restart(self) -> None:
-        """Give up groups in a rebalance, of which each server stores something else."""
+        """Give up groups in a rebalance, of which each server stores something else; end the open transaction."""
+        self._end_transaction()
         for name, group in [*self.world.groups.items()]:
             if group.joining or any(
                 side.state_of(name) not in ("Stable", "Empty", "Dead") for side in self.sides
@@ -315,8 +346,15 @@ class Judge:
                 side.create_topic(name, 2)
             self.settle()
 
+    def _end_transaction(self) -> None:
+        for side in self.sides:
+            side.end_transaction(self.world.transactional_id, self.world.owner)
+        self._opened = time.monotonic()
+
     def ask(self, number: int) -> None:
         """Send the next request to both, and compare the answers."""
+        if time.monotonic() - self._opened > OPEN_S:
+            self._end_transaction()
         if not self._turn:
             self._turn = self._random.sample(self._kinds, len(self._kinds))
         api_key, version = self._turn.pop()
@@ -407,15 +445,27 @@ class Judge:
         if key in OF_GROUPS or key is ApiKey.LIST_GROUPS:
             self._note_group(asked, fields, bodies[0], differs)
         is_answered = bodies[0] is not None and not differs
+        if key in OF_TRANSACTION or key is ApiKey.INIT_PRODUCER_ID:
+            self._note_transaction(differs)
         if key is ApiKey.INIT_PRODUCER_ID and is_answered and not bodies[0].error_code:
             symbol = f"producer-{asked.number}"
             for side, body in zip(self.sides, bodies, strict=True):
                 side.ids.producers[symbol] = body.producer_id
+            if fields["transactional_id"] == self.world.transactional_id:
+                self.world.owner = symbol, bodies[0].producer_epoch
             self.world.producers = [*self.world.producers, symbol][-3:]
         if key in CHANGES_LOGS:
             self._note_logs(asked, fields, differs)
         if key in CHANGES_TOPICS:
             self._refill()
+
+    def _note_transaction(self, differs: bool) -> None:
+        if differs:
+            self._end_transaction()
+            self.world.give_up_transactions()
+            return
+        for side in self.sides:
+            side.wait_for_end(self.world.transactional_id)
 
     def _note_group(
         self, asked: Asked, fields: Mapping[str, Any], body: Any, differs: bool
@@ -519,7 +569,7 @@ _LEFT_OUT = {
 _NEW_MEMBER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _GIVEN_OUT_FROM = 2**64  # of topic ids
 _BROKER = 4  # a type of resources
-_TIMES = {"log_append_time_ms"}
+_TIMES = {"log_append_time_ms", "transaction_start_time_ms"}
 _TOPIC, _PARTITION = {"name", "topic"}, {"partition", "partition_index", "index"}
 
 
@@ -649,7 +699,7 @@ def differences(
 
 
 def _named(one: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: one[key] for key in _KEYS if key in one and key != "topic_id"}
+    return {key: one[key] for key in _KEYS if key in one and key not in ("topic_id", "producer_id")}
 
 
 def _are_structures(*lists: list[Any]) -> bool:
@@ -658,7 +708,7 @@ def _are_structures(*lists: list[Any]) -> bool:
 
 _KEYS = (
     "name", "topic", "partition_index", "partition", "index", "group_id", "member_id", "key",
-    "resource_name", "resource_type", "broker_id", "source", "batch_index", "topic_id",
+    "resource_name", "resource_type", "broker_id", "source", "batch_index", "producer_id", "topic_id",
 )  # fmt: skip
 
 

@@ -185,10 +185,14 @@ def test_a_refused_record_is_an_error_of_its_kind(tmp_path: Path) -> None:
         )
         consumer.list_topics("nothing", timeout=SOON)
         consumer.close()
+
+        def errors(request: str, error: str) -> float:
+            return scraped(cluster, server)(ERRORS, request=request, error=error)
+
+        until(lambda: errors("Metadata", "UNKNOWN_TOPIC_OR_PARTITION") == len(asked) > 0)
+        assert errors("Produce", "MESSAGE_TOO_LARGE") == 2
         found = scraped(cluster, server)
 
-    assert found(ERRORS, request="Produce", error="MESSAGE_TOO_LARGE") == 2
-    assert found(ERRORS, request="Metadata", error="UNKNOWN_TOPIC_OR_PARTITION") == len(asked) > 0
     assert found(f"{BROKER}_failedproducerequests_total") == 2
     assert found(f"{BROKER}_messagesin_total") == 1
     assert found(REQUESTS, request="Produce") == 3

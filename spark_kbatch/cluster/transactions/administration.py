@@ -18,16 +18,25 @@ from pathlib import Path
 from typing import TypeAlias
 
 from spark_kbatch.clock import monotonic_ms
+from spark_kbatch.cluster.ownership import Ownership
 from spark_kbatch.cluster.parts import FolderParts
+from spark_kbatch.cluster.state_log import set_aside
 from spark_kbatch.cluster.transactions.checking import (
     OpenTransaction,
     all_open_transactions,
     ensure_newest,
+    last_epoch,
     open_transactions,
 )
 from spark_kbatch.cluster.transactions.ending import idle_transactions
-from spark_kbatch.cluster.transactions.log import NO_EPOCH, StoredTransactions, read_transactions
+from spark_kbatch.cluster.transactions.log import (
+    ADVICE,
+    StoredTransactions,
+    TransactionLog,
+    read_transactions,
+)
 from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, TransactionMetadata
+from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -38,6 +47,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.remote import parse_client_options
+from spark_kbatch.store.reports import RepairReport
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +75,7 @@ class FolderTransactions:
         try:
             stored = read_transactions(self.parts)
         except (KafkaStorageError, CorruptRecordError) as error:
-            logger.warning("the log of transactions cannot be read: %s; see `kbatch repair`", error)
+            logger.warning("the log of transactions cannot be read: %s; %s", error, ADVICE)
             stored = StoredTransactions()
         opened: dict[tuple[str, ProducerIdAndEpoch], dict[TopicPartition, OpenTransaction]] = {}
         for one in all_open_transactions(self.parts, stored):
@@ -86,29 +96,28 @@ class FolderTransactions:
             for by, at in opened.items()
         ]
 
-    def abort(self, one: TransactionMetadata) -> None:
+    def abort(self, name: str) -> None:
         """Abort the transaction of an id, and fence its producer; if a server runs, by that.
 
         Raises:
             KBatchError: it is not ended, or not in all partitions; doing it again does no harm.
         """
-        name = one.transactional_id
         try:
             with idle_transactions(self.parts) as transactions:
-                found = all_open_transactions(self.parts, transactions.log.contents)
-                transactions.log.start_epoch(
-                    above=max((at.coordinator_epoch for at in found), default=NO_EPOCH)
-                )
+                ensure_newest(all_open_transactions(self.parts, transactions.log.contents))
                 transactions.abort(name)
         except ServerRunningError as error:
             if not error.address:
                 raise
-            from spark_kbatch.remote.client import leased  # noqa: PLC0415  loads the network
+            from spark_kbatch.remote.client import bootstrap_nodes, leased  # noqa: PLC0415  loads the network
             from spark_kbatch.remote.transactions import Transactions  # noqa: PLC0415
 
-            with leased(parse_client_options(error.address, {})) as client:
-                # A producer that starts ends what the one before it has left.
-                Transactions(client, name, timeout_ms=one.timeout_ms).take_over()
+            options = parse_client_options(error.address, {})
+            (server,) = bootstrap_nodes(options)
+            with leased(options) as client:
+                # A producer that starts ends what the one before it has left. What the server tells clients may be
+                # an address that this host does not reach; no maximum is below this time-out.
+                Transactions(client, name, timeout_ms=1, coordinator=server).take_over()
 
     def decide(self, chosen: OpenTransaction, *, is_commit: bool) -> None:
         """End a transaction that the log does not have, in its partition.
@@ -127,6 +136,52 @@ class FolderTransactions:
         raise ConfigError(
             f"the transaction of producer {chosen.producer.producer_id} in {at} is not there any more"
         )
+
+    def ensure_lost(self) -> None:
+        """Check that the log cannot be read, nor repaired.
+
+        Raises:
+            ConfigError: it can.
+            UnknownTopicOrPartitionError, KafkaStorageError: its topic's file is lost or damaged.
+        """
+        try:
+            read_transactions(self.parts)
+        except (KafkaStorageError, CorruptRecordError):
+            self.parts.manager.partition(CLIENT_TRANSACTIONS)
+            report = self._repair(dry_run=True)
+            if report.damaged:
+                return
+            raise ConfigError(
+                f"the log of transactions is not lost: {'; '.join(report.found + report.offline)}; "
+                f"see `kbatch repair {self.parts.path}`"
+            ) from None
+        raise ConfigError(
+            "the log of transactions can be read, so it is kept; `kbatch transactions` shows what it has"
+        )
+
+    def start_log(self) -> None:
+        """Set the log aside, and start a new one, for which each open transaction is to be decided.
+
+        Raises:
+            ConfigError: as `ensure_lost`.
+            ServerRunningError: a server runs.
+            KBatchError: it is not started; nothing is decided.
+        """
+        ownership = Ownership(self.parts.metadata)
+        try:
+            self._repair(dry_run=False)  # Another replica may be whole, which shows only then.
+            self.ensure_lost()
+            set_aside(self.parts, CLIENT_TRANSACTIONS)
+            log = TransactionLog(self.parts, flush=True)
+            log.start_again(above=last_epoch(self.parts))
+        finally:
+            ownership.release()
+
+    def _repair(self, *, dry_run: bool) -> RepairReport:
+        from spark_kbatch.cluster.upkeep import ClusterRepair  # noqa: PLC0415  loads numpy
+
+        repair = ClusterRepair(self.parts.manager, self.parts.commits, dry_run=dry_run)
+        return next(repair.run([CLIENT_TRANSACTIONS], {}, skip_deleted=False))
 
 
 def look_after(parts: FolderParts, topic_partitions: Iterable[TopicPartition]) -> bool:
@@ -150,29 +205,32 @@ def _look_after(parts: FolderParts, held: Iterable[TopicPartition]) -> bool:
     _next_look_ms[parts.path] = monotonic_ms() + _LOOK_MS
     stored = read_transactions(parts)
     now_ms = expiring_ms(parts.manager.now_ms())
-    is_due, left_ms = False, _LOOK_MS
+    # Of all: this process does not look again before, whatever it reads.
+    every = stored.transactions.values()
+    is_due = any(one.is_due(now_ms) for one in every)
+    left = [one.start_ms + one.timeout_ms - now_ms for one in every if one.is_open]
     for one in open_transactions(parts, stored, held):
         owner = one.owner if one.is_known else None
         if owner is None:
             is_due |= one.may_abort
-        else:
-            is_due |= owner.is_due(now_ms)
-            left_ms = min(left_ms, max(owner.start_ms + owner.timeout_ms - now_ms, 0) or _LOOK_MS)
-        _tell(one, now_ms - (one.last_timestamp if owner is None else owner.start_ms))
-    _next_look_ms[parts.path] = monotonic_ms() + left_ms
+        _tell(one, None if owner is None else now_ms - owner.start_ms)
+    _next_look_ms[parts.path] = monotonic_ms() + min([_LOOK_MS, *(one for one in left if one > 0)])
     return is_due and parts.running_server() is None and _end_due(parts, now_ms)
 
 
-def _tell(one: OpenTransaction, open_ms: int) -> None:
+def _tell(one: OpenTransaction, open_ms: int | None) -> None:
+    """Log once who holds readers back, if for long; None for one that the log does not have, whose start no one knows."""
     key = one.topic_partition, one.producer, one.first_offset
-    if open_ms < _TOLD_AFTER_MS or one.first_offset < 0 or key in _told:
+    is_young = open_ms is not None and open_ms < _TOLD_AFTER_MS
+    if is_young or one.first_offset < 0 or key in _told:
         return
     _told.add(key)
     logger.warning(
         "readers of committed records wait in %s from offset %d on: a transaction of producer id %d, epoch %d, "
-        "transactional id %s, is open for %d s; see `kbatch transactions`",
+        "transactional id %s, is %s; see `kbatch transactions`",
         one.topic_partition, one.first_offset, *one.producer,
-        repr(one.owner.transactional_id) if one.owner is not None else "not known", open_ms // 1000,
+        repr(one.owner.transactional_id) if one.owner is not None else "not known",
+        "hanging" if open_ms is None else f"open for {open_ms // 1000} s",
     )  # fmt: skip
 
 

@@ -6,11 +6,14 @@ which transactions were committed is not known here:
 
     a partition has                                               then
     a marker of a coordinator with a higher epoch                 the log is old: nothing is decided by it
+    an open transaction, and cluster.json has a higher epoch      likewise
     an open transaction of an unknown producer or a newer epoch   likewise
-    one that the log does not have open, of a known producer      it is aborted if no commit of it is possible
+    one that the log does not have open, of a known producer      it is aborted if this producer has committed
+                                                                  nothing in its epoch or since; else left open
 
-What no marker has told yet cannot be seen: an image of the log that is younger than the coordinator's last epoch
-looks like the newest log.
+If cluster.json has a higher epoch and nothing is open, the log forgets its ids, and goes on (`forget_if_old`). What
+neither tells cannot be seen: an image of the log that is younger than the coordinator's last epoch looks like the
+newest log.
 """
 
 from __future__ import annotations
@@ -20,15 +23,14 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from spark_kbatch.cluster.parts import FolderParts
-from spark_kbatch.cluster.transactions.log import StoredTransactions
-from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, Status, TransactionMetadata
+from spark_kbatch.cluster.transactions.log import NO_EPOCH, StoredTransactions
+from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, TransactionMetadata
 from spark_kbatch.errors import KafkaStorageError, KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 _NAMED_MAX = 20  # partitions, in an error
-_NO_COMMIT = (Status.EMPTY, Status.ONGOING, Status.COMPLETE_ABORT)
 
 
 class OpenTransaction(NamedTuple):
@@ -38,7 +40,7 @@ class OpenTransaction(NamedTuple):
     topic_id: str
     producer: ProducerIdAndEpoch
     first_offset: int
-    held_back: int  # records from there on, which readers of committed records wait for
+    held_back: int  # offsets from there on, which readers of committed records wait for
     last_timestamp: int
     coordinator_epoch: int  # of this producer's last marker in the partition; -1 for none
     owner: TransactionMetadata | None  # that has this producer id, by the coordinator's log
@@ -58,22 +60,28 @@ class OpenTransaction(NamedTuple):
 
     @property
     def may_abort(self) -> bool:
-        """Whether it cannot have been committed, by the coordinator's log."""
+        """Whether it cannot have been committed, by the coordinator's log.
+
+        All transactions of one epoch look the same, so none of them may have been.
+        """
         owner = self.owner
-        return (
-            owner is not None
-            and not self.is_beyond
-            and owner.producer == self.producer
-            and owner.status in _NO_COMMIT
-        )
+        return owner is not None and not self.is_beyond and self.producer.epoch > owner.commit_epoch
 
 
 def open_transactions(
-    parts: FolderParts, stored: StoredTransactions, topic_partitions: Iterable[TopicPartition]
+    parts: FolderParts,
+    stored: StoredTransactions,
+    topic_partitions: Iterable[TopicPartition],
+    *,
+    everywhere: bool = False,
 ) -> Iterator[OpenTransaction]:
     """Yield the transactions that are open in these partitions.
 
     If the log is older than the last marker of a producer, that producer is among them, with -1 as first offset.
+    So that is noticed where readers are held back, or the log has a partition; with `everywhere`, wherever it is.
+
+    A transaction whose records are all deleted or overwritten is in no producer's state; where readers still wait for
+    one, those that may be it are yielded, with where they wait as first offset.
 
     Takes no lock.
 
@@ -84,16 +92,20 @@ def open_transactions(
     owners = {one.producer.producer_id: one for one in stored.transactions.values()}
     named = {tp for one in stored.transactions.values() for tp in one.partitions}
     for topic_partition, (_, log, state) in parts.snapshots.replicas(topic_partitions).items():
-        if state.last_stable_offset >= state.high_watermark and topic_partition not in named:
+        is_held = state.last_stable_offset < state.high_watermark
+        if not (everywhere or is_held or topic_partition in named):
             continue
         topic_id = parts.manager.partition(topic_partition).topic.topic_id
         producers = log.producers.states_of(state, parts.manager.now_ms())
+        first_of_all = state.high_watermark
         for producer_id, entry in producers.entries.items():
             owner, first_offset = owners.get(producer_id), entry.txn_first_offset
             is_beyond = entry.coordinator_epoch > stored.coordinator_epoch or (
                 first_offset is not None
-                and (owner is None or owner.producer.epoch < entry.producer_epoch)
+                and (stored.is_old or owner is None or owner.producer.epoch < entry.producer_epoch)
             )
+            if first_offset is not None:
+                first_offset = max(first_offset, state.log_start_offset)  # Retention goes on.
             if first_offset is not None or is_beyond:
                 yield OpenTransaction(
                     topic_partition,
@@ -106,14 +118,33 @@ def open_transactions(
                     owner,
                     is_beyond,
                 )
+            if first_offset is not None:
+                first_of_all = min(first_of_all, first_offset)
+        stable = state.last_stable_offset
+        if stable < first_of_all:
+            yield from (
+                OpenTransaction(
+                    topic_partition, topic_id, owner.producer, stable,
+                    state.high_watermark - stable, owner.updated_ms, -1, owner, stored.is_old,
+                )
+                for owner in owners.values()
+                if (owner.is_open or owner.is_decided)
+                and owner.partitions.get(topic_partition) == topic_id
+            )  # fmt: skip
 
 
-def all_open_transactions(parts: FolderParts, stored: StoredTransactions) -> list[OpenTransaction]:
-    """Return the transactions that are open anywhere; topics that cannot be read are left out, with a warning."""
+def all_open_transactions(
+    parts: FolderParts, stored: StoredTransactions, *, everywhere: bool = False
+) -> list[OpenTransaction]:
+    """Return the transactions that are open anywhere; topics that cannot be read are left out, with a warning.
+
+    With `everywhere` as in `open_transactions`.
+    """
     found: list[OpenTransaction] = []
     for name in parts.metadata.topics.names():
         try:
-            found += open_transactions(parts, stored, parts.manager.partitions(name))
+            partitions = parts.manager.partitions(name)
+            found += open_transactions(parts, stored, partitions, everywhere=everywhere)
         except (OSError, KBatchError) as error:
             if not isinstance(error, UnknownTopicOrPartitionError):
                 logger.warning("transactions of topic %r are not known: %s", name, error)
@@ -130,8 +161,14 @@ def ensure_newest(found: Collection[OpenTransaction]) -> None:
     if beyond:
         raise KafkaStorageError(
             f"the log of transactions is lost, damaged or older than {partitions_of(beyond)}: nothing is decided; "
-            "end the server, if one runs, and decide with `kbatch transactions`"
+            "end the server, if one runs, and decide with `kbatch transactions decide`"
         )
+
+
+def last_epoch(parts: FolderParts) -> int:
+    """Return the highest epoch of a coordinator in the markers of all partitions, -1 without any: it reads all."""
+    marked = all_open_transactions(parts, StoredTransactions(), everywhere=True)
+    return max((one.coordinator_epoch for one in marked), default=NO_EPOCH)
 
 
 def partitions_of(found: Collection[OpenTransaction]) -> str:

@@ -16,6 +16,7 @@ A server does the same with the queues of its partitions (`server/transactions`)
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Mapping
 
 from spark_kbatch.cluster.group_records import OffsetKey
@@ -23,7 +24,7 @@ from spark_kbatch.cluster.offsets_store import Change, OffsetsStore
 from spark_kbatch.cluster.ownership import PATIENCE_S, Ownership
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.state_log import append_and_wait
-from spark_kbatch.cluster.transactions.checking import OpenTransaction
+from spark_kbatch.cluster.transactions.checking import OpenTransaction, last_epoch
 from spark_kbatch.cluster.transactions.log import TransactionLog
 from spark_kbatch.cluster.transactions.state import (
     ProducerIdAndEpoch,
@@ -39,6 +40,8 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 _TIMEOUT_MS = 30_000
 # A partition that answers with one of these needs no marker: its topic was deleted, its producer has gone on, or it
@@ -71,7 +74,10 @@ class IdleTransactions:
 
         Raises as `finish`.
         """
-        found = self.log.contents.transactions[transactional_id]
+        self.log.forget_if_old()
+        found = self.log.contents.transactions.get(transactional_id)
+        if found is None:
+            return
         if found.is_open:
             found = fence(found, self._now_ms())
             self.log.append(found)
@@ -96,12 +102,22 @@ class IdleTransactions:
         self.log.append(complete(decided, self._now_ms()))
 
     def end_unknown(self, found: OpenTransaction, *, is_commit: bool) -> None:
-        """End a transaction in a partition that the log does not have; raises as `finish`."""
-        self.log.start_epoch(found.coordinator_epoch)
-        owner = found.owner
-        if owner is not None and owner.producer.epoch < found.producer.epoch:
-            # The epochs of the id's producers go on from there.
-            self.log.append(owner._replace(producer=found.producer))
+        """End a transaction in a partition that the log does not have; raises as `finish`.
+
+        If the log is older than the partition, it may be older than any: it forgets all ids first. With a raised
+        epoch and one id more it would count as the newest, and the others would be ended as it says.
+        """
+        log = self.log.contents
+        is_new = log.coordinator_epoch > found.coordinator_epoch and not log.transactions
+        if found.is_beyond and not is_new:
+            for one in log.transactions.values():
+                if one.is_open or one.is_decided:
+                    logger.warning(
+                        "the old log of transactions forgets %r, which it had in state %s",
+                        one.transactional_id, one.status.shown,
+                    )  # fmt: skip
+            self.log.start_again(above=last_epoch(self._parts))
+        self.log.start_epoch()
         partitions = {found.topic_partition: found.topic_id}
         self._end(found.producer, partitions, is_commit=is_commit)
 

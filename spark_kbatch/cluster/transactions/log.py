@@ -4,27 +4,33 @@
     read_transactions     for all processes, whether a server runs or not
 
 It is a `StateLog`. Each process that writes it is a coordinator with an epoch of its own, one higher than that
-of the one before, which is stored before anything else and is in each marker. It takes the next epoch once a minute.
-A partition with a marker of a higher epoch than the log has says that the log is old: so it is noticed for images
-that are older than a minute, however long a server runs.
+of the one before, which is stored before anything else and is in each marker. It takes the next epoch once a minute,
+and then notes it in cluster.json. A higher epoch there, or in a partition's marker, says that the log is old: so that is
+noticed for images that are older than a minute, however long a server runs.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from spark_kbatch.clock import monotonic_ms
+from spark_kbatch.clock import monotonic_ms, monotonic_s
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.state_log import KeyAndValue, StateLog, read_contents
 from spark_kbatch.cluster.transactions import records
 from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, TransactionMetadata
 from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
+from spark_kbatch.errors import KBatchError
 from spark_kbatch.record.control import EndTransactionMarker, encode_marker
 from spark_kbatch.record.scalar import PlainRecord
 
+logger = logging.getLogger(__name__)
+
 NO_EPOCH = -1
+ADVICE = "run `kbatch repair`, and if that cannot mend the log, `kbatch transactions new-log`, with no server running"
 _EPOCH_MS = 60_000  # for which a coordinator keeps its epoch
+_PATIENCE_S = 1.0  # with the lock that noting it takes
 
 
 @dataclass
@@ -33,6 +39,12 @@ class StoredTransactions:
 
     transactions: dict[str, TransactionMetadata] = field(default_factory=dict)
     coordinator_epoch: int = NO_EPOCH
+    noted_epoch: int = field(default=NO_EPOCH, compare=False)  # by cluster.json
+
+    @property
+    def is_old(self) -> bool:
+        """Whether this is an older image of the log, or nothing in place of a lost one."""
+        return self.coordinator_epoch < self.noted_epoch
 
     def apply(self, transaction: TransactionMetadata) -> None:
         """Set the state of a transactional id."""
@@ -68,7 +80,7 @@ class TransactionLog:
             flush: whether appends are on disk before they are acknowledged.
             timeout_ms: the longest that an append may take.
         """
-        self._flush, self._now_ms = flush, parts.manager.now_ms
+        self._parts, self._flush, self._now_ms = parts, flush, parts.manager.now_ms
         self._log = StateLog(parts, CLIENT_TRANSACTIONS, StoredTransactions, timeout_ms=timeout_ms)
         self._next_epoch_ms = 0  # on the monotonic clock; until then the epoch is its own
 
@@ -80,7 +92,9 @@ class TransactionLog:
     def load(self) -> StoredTransactions:
         """Read all of the log into `contents`, and return them; raises as `read_transactions`."""
         self._next_epoch_ms = 0
-        return self._log.load()
+        noted_epoch = self._parts.metadata.cluster_file.coordinator_epoch()
+        self._log.load().noted_epoch = noted_epoch
+        return self.contents
 
     def append(self, transaction: TransactionMetadata) -> None:
         """Append the state of a transactional id, and apply it to `contents`.
@@ -112,16 +126,12 @@ class TransactionLog:
             timestamp_ms=self._now_ms(),
         )
 
-    def start_epoch(self, above: int = NO_EPOCH) -> None:
-        """Store an epoch of this coordinator's own, above that of any marker it knows of, before it is used.
-
-        Raises as `append`.
-        """
+    def start_epoch(self) -> None:
+        """Store an epoch of this coordinator's own, before it is used; raises as `append`."""
         now_ms = monotonic_ms()
-        is_due = now_ms >= self._next_epoch_ms
-        epoch = max(self.contents.coordinator_epoch + is_due, above + 1)
-        if epoch == self.contents.coordinator_epoch:
+        if now_ms < self._next_epoch_ms:
             return
+        epoch = max(self.contents.coordinator_epoch, self.contents.noted_epoch) + 1
 
         def apply() -> None:
             self.contents.coordinator_epoch = epoch
@@ -129,6 +139,45 @@ class TransactionLog:
         # Flushed: a marker of this epoch may outlive a loss of power.
         self._log.append([records.pack_epoch(epoch)], apply, flush=True)
         self._next_epoch_ms = now_ms + _EPOCH_MS
+        self._note()
+
+    def start_again(self, above: int) -> None:
+        """Forget all transactional ids, in an epoch above that of any marker; raises as `append`."""
+        contents = self.contents
+        epoch = max(contents.coordinator_epoch, contents.noted_epoch, above) + 1
+
+        def apply() -> None:
+            contents.transactions.clear()
+            contents.coordinator_epoch = epoch
+
+        # In one batch: with its epoch alone, an old log would count as the newest.
+        tombstones = [(records.pack_key(one), None) for one in contents.transactions]
+        self._log.append([records.pack_epoch(epoch), *tombstones], apply, flush=True)
+        self._next_epoch_ms = monotonic_ms() + _EPOCH_MS
+        self._note()
+
+    def forget_if_old(self) -> None:
+        """Forget all ids if the log is old: epochs, and what they end, would come twice; raises as `append`.
+
+        No transaction may be open in a partition.
+        """
+        if self.contents.is_old:
+            logger.warning(
+                "the log of transactions is old, of epoch %d, and was last written in epoch %d: it forgets its %d "
+                "transactional ids, and each producer starts with a new id",
+                self.contents.coordinator_epoch, self.contents.noted_epoch, len(self.contents.transactions),
+            )  # fmt: skip
+            self.start_again(NO_EPOCH)
+
+    def _note(self) -> None:
+        # After the log has it: an epoch that is noted alone would make the newest log an old one.
+        epoch, metadata = self.contents.coordinator_epoch, self._parts.metadata
+        try:
+            with self._parts.manager.locks.metadata(deadline=monotonic_s() + _PATIENCE_S):
+                metadata.cluster_file.set_coordinator_epoch(epoch)
+            self.contents.noted_epoch = epoch
+        except (OSError, KBatchError) as error:
+            logger.warning("an older image of transactions may not be noticed: %s", error)
 
 
 def read_transactions(parts: FolderParts) -> StoredTransactions:
@@ -137,4 +186,8 @@ def read_transactions(parts: FolderParts) -> StoredTransactions:
     Raises:
         KafkaStorageError, CorruptRecordError: it cannot be read, or its topic's file is lost.
     """
-    return read_contents(parts, CLIENT_TRANSACTIONS, StoredTransactions)[0]
+    # Before the log, which gets each epoch first.
+    noted_epoch = parts.metadata.cluster_file.coordinator_epoch()
+    found = read_contents(parts, CLIENT_TRANSACTIONS, StoredTransactions)[0]
+    found.noted_epoch = noted_epoch
+    return found

@@ -4,8 +4,8 @@
     value   version int16 = 1, then the fields below; null: the id is forgotten
 
 Fields without a tag, and those with tags 0 to 2, are Kafka's, so its tools read the log. Tags from 1100 on are
-ours, and Kafka skips them: ids of topics, groups' offsets, and the producer before the last start, which Kafka
-keeps in memory alone. The value of the empty id, which no client can have, has the epoch of the coordinator
+ours, and Kafka skips them: ids of topics, groups' offsets, the epoch of the last commit, and the producer before
+the last start, which Kafka keeps in memory alone. The value of the empty id, which no client can have, has the epoch of the coordinator
 that has written what follows. Version 0 is read, too: it has the same fields without tags.
 
 Source: Kafka transaction-coordinator/src/main/resources/common/message/TransactionLogKey.json,
@@ -42,7 +42,7 @@ former_epoch int16 1+ @1101 =-1, coordinator_epoch int32 1+ @1102 =-1
 offsets []Offset 1+ @1103
     group string, topic string, partition int32, topic_id uuid, offset int64, leader_epoch int32
     metadata string, commit_timestamp int64
-groups []string 1+ @1104""",
+groups []string 1+ @1104, commit_epoch int16 1+ @1105 =-1""",
     version_max=_VALUE,
     flexible=1,
 )
@@ -102,6 +102,7 @@ def pack(transaction: TransactionMetadata) -> KeyAndValue:
         former_epoch=transaction.former.epoch,
         offsets=offsets,
         groups=[*transaction.offsets],
+        commit_epoch=transaction.commit_epoch,
     )
     return pack_key(transaction.transactional_id), _VALUE_FIELDS.pack(_VALUE, value)
 
@@ -145,6 +146,7 @@ def unpack(transactional_id: str, data: bytes) -> TransactionMetadata | int:
         found.updated_ms,
         found.start_ms,
         ProducerIdAndEpoch(found.previous_producer_id, found.former_epoch),
+        found.commit_epoch,
     )
 
 

@@ -17,7 +17,7 @@ Source: Kafka transaction-coordinator/.../TransactionMetadata.java; TransactionC
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
@@ -78,6 +78,9 @@ class TransactionMetadata(NamedTuple):
     start_ms: int = NO_START  # when the first partition or group was added
     # Before the producer's last start, if that was by the same client.
     former: ProducerIdAndEpoch = NO_PRODUCER
+    commit_epoch: int = (
+        NO_PRODUCER_EPOCH  # in which this producer id has last committed; -1 for never
+    )
 
     @property
     def is_open(self) -> bool:
@@ -132,7 +135,8 @@ def start_producer(
 ) -> Step:
     """Give the id to a producer that starts, or to `caller`, which goes on after an error, in a new epoch.
 
-    If a transaction is open, it is aborted: the next state is a decision, and the client asks again.
+    If a transaction is open, it is aborted: the next state is a decision, and the client asks again. That fences a
+    caller, too, as in Kafka: it ends its transaction before it goes on.
 
     Args:
         known: the state; None for a new id.
@@ -149,21 +153,22 @@ def start_producer(
         return ErrorCode.PRODUCER_FENCED
     if known.is_decided:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    former = caller or NO_PRODUCER
     if known.is_open:
-        return fence(known, now_ms)._replace(former=former)
+        return fence(known, now_ms)
     if caller == known.former and not needs_producer_id(known):
         return known  # The answer was lost: no one has started since.
     producer = ProducerIdAndEpoch(known.producer.producer_id, known.producer.epoch + 1)
+    commit_epoch = known.commit_epoch
     if needs_producer_id(known):
-        producer = ProducerIdAndEpoch(new_producer_id, 0)
+        producer, commit_epoch = ProducerIdAndEpoch(new_producer_id, 0), NO_PRODUCER_EPOCH
     return known._replace(
         producer=producer,
+        commit_epoch=commit_epoch,
         timeout_ms=timeout_ms,
         status=Status.EMPTY,
         updated_ms=now_ms,
         start_ms=NO_START,
-        former=former,
+        former=caller or NO_PRODUCER,
     )
 
 
@@ -236,6 +241,17 @@ def without_offsets(known: TransactionMetadata) -> TransactionMetadata:
     return known._replace(offsets=_NO_GROUPS)
 
 
+def without_offsets_of(
+    known: TransactionMetadata, group_id: str, partitions: Collection[TopicPartition]
+) -> TransactionMetadata:
+    """Return the state once a group's offsets of these partitions are deleted; unchanged if it has none of them."""
+    of_group = known.offsets.get(group_id, {})
+    left = {tp: value for tp, value in of_group.items() if tp not in partitions}
+    if left == of_group:
+        return known
+    return known._replace(offsets={**known.offsets, group_id: left})
+
+
 def complete(known: TransactionMetadata, now_ms: int) -> TransactionMetadata:
     """Return the state once all that follows the decision is done."""
     status = _COMPLETE[known.status]
@@ -261,5 +277,7 @@ def _added_to(known: TransactionMetadata | None, producer: ProducerIdAndEpoch, n
 
 
 def _decided(known: TransactionMetadata, decision: Status, now_ms: int) -> TransactionMetadata:
-    offsets = known.offsets if decision is Status.PREPARE_COMMIT else _NO_GROUPS
-    return known._replace(status=decision, offsets=offsets, updated_ms=now_ms)
+    decided = known._replace(status=decision, updated_ms=now_ms)
+    if decision is Status.PREPARE_COMMIT:
+        return decided._replace(commit_epoch=known.producer.epoch)
+    return without_offsets(decided)

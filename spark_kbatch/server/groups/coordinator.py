@@ -53,6 +53,8 @@ from spark_kbatch.server.groups.membership import (
 from spark_kbatch.server.groups.offsets import (
     CommittedOffsets,
     Committing,
+    DropPending,
+    PendingOf,
     Store,
     metadata_size,
 )
@@ -124,7 +126,8 @@ class GroupCoordinator:
         config: GroupConfig,
         handled_until_ms: Callable[[], int] | None = None,
         term: Callable[[], int | None] = lambda: 0,
-        pending_of: Callable[[str], Collection[TopicPartition] | ErrorCode] = lambda _: (),
+        pending_of: PendingOf = lambda _: (),
+        drop_pending: DropPending = lambda *_: ErrorCode.NONE,
     ) -> None:
         """Start without groups; the first request loads them from the store.
 
@@ -139,10 +142,11 @@ class GroupCoordinator:
                 each; None if it has them no more.
             pending_of: the partitions of which transactions that are not decided have offsets of a group, or why
                 they are not known.
+            drop_pending: drops a group's offsets of partitions from transactions, or returns why not.
         """
         self._store, self._config = store, config
         self._now_ms, self._monotonic_ms, self._term = now_ms, monotonic_ms, term
-        self._pending_of = pending_of
+        self._pending_of, self._drop_pending = pending_of, drop_pending
         self._mutex = threading.Lock()  # guards all that follows; held while waiting for the disk
         self._handled_until_ms = handled_until_ms or monotonic_ms
         self._start_empty()
@@ -158,8 +162,9 @@ class GroupCoordinator:
             memory=memory, now_ms=self._now_ms, session_ms=self._session_ms,
         )  # fmt: skip
         self._offsets = CommittedOffsets(
-            self._store, self._memberships, self._config, memory=memory, now_ms=self._now_ms
-        )
+            self._store, self._memberships, self._config, memory=memory, now_ms=self._now_ms,
+            pending_of=self._pending_of, drop_pending=self._drop_pending,
+        )  # fmt: skip
         self._is_loaded, self._loaded_in = False, 0
 
     # Time.
@@ -482,7 +487,8 @@ class GroupCoordinator:
         no member that is new can read an offset before it is pending.
         """
         asked = committing.offsets
-        if not _can_be_stored(committing.group_id):
+        is_valid = _is_group_id if committing.is_transactional else _can_be_stored
+        if not is_valid(committing.group_id):
             return dict.fromkeys(asked, ErrorCode.INVALID_GROUP_ID)
         topics = self._store.topics()
         topics.look_up(asked)
@@ -498,7 +504,7 @@ class GroupCoordinator:
     def store_decided(self, changes: Sequence[Change], then: Callable[[], ErrorCode]) -> ErrorCode:
         """Store the offsets of a transaction that was committed, and call `then`, as one step of all groups.
 
-        A group's offset stays if the group has gone beyond the transaction's since.
+        An offset stays if its group has committed it since the transaction was sent its own.
         """
 
         def store() -> ErrorCode:

@@ -56,6 +56,9 @@ _KNOWS_GROUP_ID_NOT_FOUND = 9
 RETENTION_OF_BROKER = -1
 
 Store: TypeAlias = Callable[[Sequence[Change]], ErrorCode]
+# Of offsets of a group that transactions have; see `GroupCoordinator`.
+PendingOf: TypeAlias = Callable[[str], Collection[TopicPartition] | ErrorCode]
+DropPending: TypeAlias = Callable[[str, Collection[TopicPartition]], ErrorCode]
 
 
 class Committing(NamedTuple):
@@ -82,8 +85,11 @@ class CommittedOffsets:
         *,
         memory: GroupMemory,
         now_ms: Callable[[], int],
+        pending_of: PendingOf,
+        drop_pending: DropPending,
     ) -> None:
         self._memory = memory
+        self._pending_of, self._drop_pending = pending_of, drop_pending
         self._store, self._groups, self._config = store, memberships.groups, config
         self._memberships, self._now_ms = memberships, now_ms
 
@@ -156,8 +162,11 @@ class CommittedOffsets:
                 continue
             metadata_bytes += more_metadata
             answers[tp] = ErrorCode.NONE
+            # Later than what is stored: see `StoredGroups.not_overtaken`.
+            stored_ms = before.commit_timestamp if before else NO_TIMESTAMP
+            commit_ms = max(now_ms, min(stored_ms + 1, LONG_MAX))
             value = CommittedOffset(
-                offset, leader_epoch, metadata, now_ms, expire_ms, topic_ids[tp] or ""
+                offset, leader_epoch, metadata, commit_ms, expire_ms, topic_ids[tp] or ""
             )
             changes.append((OffsetKey(committing.group_id, *tp), value))
         return answers, changes
@@ -206,8 +215,11 @@ class CommittedOffsets:
     def delete(
         self, group_id: str, topic_partitions: Collection[TopicPartition], topics: TopicsOfRequest
     ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
-        """Drop a group's offsets of some partitions; return one error code for all, or one for each."""
-        group = self._groups.get(group_id)
+        """Drop a group's offsets of some partitions, from transactions too; return one error code, or one for each."""
+        pending = self._pending_of(group_id)
+        if isinstance(pending, ErrorCode):
+            return pending
+        group = self._groups.get(group_id, Group(group_id) if pending else None)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER:
@@ -224,6 +236,9 @@ class CommittedOffsets:
                 answers[tp] = ErrorCode.NONE
                 if tp in of_group:
                     changes.append((OffsetKey(group_id, *tp), None))
+        dropped = [tp for tp, answer in answers.items() if answer is ErrorCode.NONE]
+        if why_not := self._drop_pending(group_id, dropped):
+            return why_not
         try:
             self._store.append(changes)
         except KBatchError as error:
@@ -232,12 +247,17 @@ class CommittedOffsets:
         return answers
 
     def delete_group(self, group_id: str) -> ErrorCode:
-        """Drop a group without members, and its offsets; return the error to answer with."""
+        """Drop a group without members, and its offsets, from transactions too; return the error to answer with."""
+        pending = self._pending_of(group_id)
+        if isinstance(pending, ErrorCode):
+            return pending
         group = self._groups.get(group_id)
-        if group is None:
+        if group is None and not pending:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.state is not GroupState.EMPTY:
+        if group is not None and group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
+        if (why_not := self._drop_pending(group_id, pending)) or group is None:
+            return why_not
         try:
             self._drop(group_id, self._store.contents.offsets.get(group_id, {}))
         except KBatchError as error:

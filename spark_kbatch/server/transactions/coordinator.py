@@ -30,7 +30,7 @@ from spark_kbatch.cluster.transactions.checking import (
     partitions_of,
 )
 from spark_kbatch.cluster.transactions.ending import NEEDS_NO_MARKER, changes_of
-from spark_kbatch.cluster.transactions.log import StoredTransactions, TransactionLog
+from spark_kbatch.cluster.transactions.log import ADVICE, StoredTransactions, TransactionLog
 from spark_kbatch.cluster.transactions.state import (
     EXPIRATION_MS,
     PendingOffsets,
@@ -40,6 +40,7 @@ from spark_kbatch.cluster.transactions.state import (
     complete,
     fence,
     without_offsets,
+    without_offsets_of,
 )
 from spark_kbatch.errors import (
     InvalidProducerEpochError,
@@ -129,6 +130,8 @@ class TransactionCoordinator:
 
     def step(self, transactional_id: str, next_state: NextState) -> Step:
         """Apply a request to the state of an id, and return the next state once it is stored."""
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
         with self._mutex:
             if error := self._why_not_ready():
                 return error
@@ -168,6 +171,19 @@ class TransactionCoordinator:
                     return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         of_group = [*self._pending.get(group_id, {}).values()]
         return {tp for offsets in of_group for tp in offsets}
+
+    def drop_pending(self, group_id: str, partitions: Collection[TopicPartition]) -> ErrorCode:
+        """Drop a group's offsets of these partitions from transactions, since they are deleted; return why not."""
+
+        def next_state(known: TransactionMetadata | None, _: int) -> Step:
+            left = without_offsets_of(known, group_id, partitions) if known else ErrorCode.NONE
+            # Those of a decision are stored in a moment, and can be deleted then.
+            is_late = left is not known and known is not None and known.is_decided
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_late else left
+
+        names = [*self._pending.get(group_id, ())]
+        errors = [code_of_step(self.step(name, next_state)) for name in names]
+        return next(filter(None, errors), ErrorCode.NONE)
 
     def ensure_in_transaction(
         self, header: BatchHeader, topic_partition: TopicPartition, topic_id: str
@@ -260,12 +276,13 @@ class TransactionCoordinator:
             held = all_open_transactions(self._parts, StoredTransactions())
             raise KafkaStorageError(
                 f"{error}; nothing is decided before, and open transactions stay in "
-                f"{partitions_of(held) or 'no partition'}"
+                f"{partitions_of(held) or 'no partition'}; {ADVICE}"
             ) from error
         self._memory = GroupMemory(self._size_in_bytes, self._monotonic_ms)
         self._memory.bytes_max = BYTES_MAX
         found = all_open_transactions(self._parts, stored)
         ensure_newest(found)
+        self._log.forget_if_old()
         unknown = [one for one in found if not one.is_known]
         kept = [one for one in unknown if not one.may_abort]
         if kept:

@@ -58,6 +58,9 @@ _KNOWS_FENCED = {
     ApiKey.END_TXN: 2, ApiKey.TXN_OFFSET_COMMIT: 5,
 }  # fmt: skip
 
+# And this one TRANSACTION_ABORTABLE.
+_TXN_OFFSET_COMMIT_KNOWS_ABORTABLE = 4
+
 # In one answer: 5 MB of it; for other partitions the client has to ask again.
 PRODUCERS_MAX = 100_000
 _ASK_AGAIN = NotLeaderOrFollowerError("too many producers for one answer")
@@ -183,7 +186,11 @@ class TransactionRequests:
             def next_state(known: TransactionMetadata | None, now_ms: int) -> Step:
                 return state.add_offsets(known, producer, body.group_id, pending, now_ms)
 
-            return code_of_step(self._coordinator.step(body.transactional_id, next_state))
+            error = code_of_step(self._coordinator.step(body.transactional_id, next_state))
+            is_abortable = received.version >= _TXN_OFFSET_COMMIT_KNOWS_ABORTABLE
+            if error is ErrorCode.INVALID_TXN_STATE and is_abortable:
+                return ErrorCode.TRANSACTION_ABORTABLE
+            return error
 
         committing = Committing(
             0, body.group_id, body.generation_id, body.member_id, body.group_instance_id,

@@ -10,11 +10,14 @@ import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.cluster.transactions import administration
+from spark_kbatch.cluster.transactions.administration import FolderTransactions
 from spark_kbatch.cluster.transactions.state import Status
 from spark_kbatch.log.steps import expiring_ms
+from tests.server.transactions.test_beside_jobs import run_job
 from tests.support import builders
 from tests.support.open_transactions import TIMEOUT_MS, leave_open, look_again, store
-from tests.support.raw_transactions import EVENTS, OTHER, state_of, values
+from tests.support.raw_clients import RawClient
+from tests.support.raw_transactions import EVENTS, OTHER, RawProducer, state_of, values
 from tests.support.store import store_of
 
 LATE_MS, MINUTE_MS = TIMEOUT_MS + 1000, 60_000
@@ -64,6 +67,40 @@ def test_who_finds_a_transaction_past_its_time_out_ends_it(
     assert [one.offsets.held_back for one in ends.values()] == [0, 0]
 
 
+def overwrite(cluster: Cluster) -> None:
+    run_job(cluster, overwrite=True)
+
+
+def delete_records(cluster: Cluster) -> None:
+    cluster.delete_records({EVENTS: 1})
+    with cluster.producer() as producer:
+        producer.send("events", b"job", partition=EVENTS.partition)
+
+
+@pytest.mark.parametrize("drop", [overwrite, delete_records])
+@pytest.mark.parametrize("act", [values, commit, collect_garbage])
+def test_who_finds_a_transaction_whose_records_are_gone_ends_it_too(
+    cluster: Cluster,
+    drop: Callable[[Cluster], None],
+    act: Callable[[Cluster], object],
+) -> None:
+    """Its partition still waits for its end, and knows no producer of it any more."""
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
+        RawProducer(client).start().write(EVENTS)
+        drop(cluster)
+    shown = FolderTransactions(store_of(cluster)).shown()
+    assert [(one.transactional_id, [*at]) for one, at in shown] == [("t", [EVENTS])]
+    assert values(cluster, EVENTS) == []
+    left = state_of(cluster)
+    store(cluster, left._replace(start_ms=left.start_ms - LATE_MS))
+    look_again()
+
+    act(cluster)
+
+    assert status(cluster) is Status.COMPLETE_ABORT
+    assert values(cluster, EVENTS)[:1] == [b"job"]
+
+
 def test_a_reader_sees_at_once_what_was_behind_a_transaction_that_it_has_ended(
     cluster: Cluster,
 ) -> None:
@@ -95,6 +132,23 @@ def test_before_its_time_out_nothing_is_ended_and_it_is_looked_at_again_then(
     monkeypatch.setattr(administration, "monotonic_ms", lambda: at_ms)
     read(cluster)
     assert status(cluster) is Status.COMPLETE_ABORT
+
+
+def test_a_process_that_reads_several_topics_ends_each_transaction_at_its_own_time_out(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_open(cluster, EVENTS, name="long")
+    leave_open(cluster, OTHER, name="short", age_ms=TIMEOUT_MS - MINUTE_MS // 2)
+    values(cluster, EVENTS)
+    (at_ms,) = administration._next_look_ms.values()
+    assert at_ms - administration.monotonic_ms() <= MINUTE_MS // 2
+    short = state_of(cluster, "short")
+    store(cluster, short._replace(start_ms=short.start_ms - MINUTE_MS))
+    monkeypatch.setattr(administration, "monotonic_ms", lambda: at_ms)
+    values(cluster, EVENTS)
+
+    assert state_of(cluster, "short").status is Status.COMPLETE_ABORT
+    assert state_of(cluster, "long").status is Status.ONGOING
 
 
 def test_what_is_decided_is_ended_at_once(cluster: Cluster) -> None:
@@ -177,6 +231,6 @@ def test_a_log_that_is_lost_is_told_and_nothing_is_aborted(
     look_again()
     assert values(cluster, OTHER) == []
 
-    assert "transactional id not known" in waits(caplog)[0]
+    assert "transactional id not known, is hanging; see" in waits(caplog)[0]
     assert "the log of transactions is lost, damaged or older than events-0" in caplog.text
     assert [state_of(cluster, name).status for name in ("t", "late")] == [Status.ONGOING] * 2

@@ -78,7 +78,7 @@ transactions = st.builds(
     TransactionMetadata, text.map("t".__add__), producers, st.integers(1, 2**31 - 1), st.sampled_from(Status),
     st.dictionaries(partitions, topic_ids, max_size=4),
     st.dictionaries(text, st.dictionaries(partitions, offsets, max_size=3), max_size=3),
-    times, times, producers,
+    times, times, producers, st.integers(-1, 2**15 - 1),
 )  # fmt: skip
 
 
@@ -236,8 +236,10 @@ def test_what_the_log_does_not_have_is_told_apart(parts: FolderParts) -> None:
 
     assert found(ongoing(partitions={A: topic_id})) == (True, False, True)
     assert found(ongoing(partitions={A: TOPIC_ID})) == (False, False, True)
-    assert found(ongoing(status=Status.COMPLETE_COMMIT, partitions={})) == (False, False, False)
-    assert found(ongoing(producer=ProducerIdAndEpoch(7, 4), partitions={})) == (False, False, False)
+    ended = ongoing(status=Status.COMPLETE_ABORT, partitions={})
+    assert found(ended._replace(commit_epoch=OWNER.epoch - 1)) == (False, False, True)
+    assert found(ended._replace(commit_epoch=OWNER.epoch)) == (False, False, False)
+    assert found(ongoing(producer=ProducerIdAndEpoch(7, 4), partitions={})) == (False, False, True)
     assert found(ongoing(producer=ProducerIdAndEpoch(7, 2), partitions={})) == (False, True, False)
     assert found(ongoing(producer=ProducerIdAndEpoch(8, 3), partitions={})) == (False, True, False)
 
@@ -247,7 +249,7 @@ def test_a_marker_of_a_later_coordinator_shows_that_the_log_is_old(parts: Folder
     with idle_transactions(parts) as transactions:
         (unknown,) = open_transactions(parts, transactions.log.contents, [A])
         assert unknown.is_beyond
-        transactions.log.start_epoch(above=11)
+        transactions.log.start_again(above=11)
         transactions.end_unknown(unknown, is_commit=False)
     assert stable(parts, A)
 

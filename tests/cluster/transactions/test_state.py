@@ -92,11 +92,12 @@ def test_a_producer_that_goes_on_after_an_error_gets_the_next_epoch_and_a_lost_a
     assert started(found, caller=OTHER) is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_producer_that_goes_on_during_its_transaction_is_given_the_epoch_of_the_abort() -> None:
+def test_a_producer_that_goes_on_during_its_transaction_is_fenced_by_the_abort() -> None:
     aborted = gone_on(started(known(Status.ONGOING), caller=OWNER))
-    found = gone_on(started(state.complete(aborted, NOW), caller=OWNER))
+    ended = state.complete(aborted, NOW)
 
-    assert found.producer == ProducerIdAndEpoch(7, 5)
+    assert (ended.status, ended.producer) == (Status.COMPLETE_ABORT, ProducerIdAndEpoch(7, 5))
+    assert started(ended, caller=OWNER) is ErrorCode.PRODUCER_FENCED
 
 
 def test_a_zombie_that_goes_on_does_not_abort_the_transaction_of_its_successor() -> None:
@@ -232,7 +233,7 @@ def test_in_any_order_of_requests_one_producer_owns_an_id_and_epochs_rise(seed: 
     rng = random.Random(seed)
     current = gone_on(started(None))
     new_ids = itertools.count(101)
-    producers = [current.producer]
+    producers, committed = [current.producer], -1
     for _ in range(400):
         if rng.random() < 0.02 and current.producer.epoch < EPOCH_MAX:  # so that epochs run out
             current = current._replace(
@@ -260,8 +261,12 @@ def test_in_any_order_of_requests_one_producer_owns_an_id_and_epochs_rise(seed: 
         if current.producer != before.producer:
             assert current.producer > before.producer
             producers.append(current.producer)
+            if current.producer.producer_id != before.producer.producer_id:
+                committed = -1
         assert 0 <= current.producer.epoch < 2**15
         if before.is_decided and current is not before:
             assert current.status - before.status == 2
         if current.is_commit and not before.is_commit:
             assert producer == before.producer
+            committed = producer.epoch
+        assert current.commit_epoch == committed

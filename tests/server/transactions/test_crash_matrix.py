@@ -16,11 +16,23 @@ import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.cluster import transactions
+from spark_kbatch.cluster.transactions.administration import FolderTransactions
 from spark_kbatch.cluster.transactions.log import read_transactions
 from spark_kbatch.cluster.transactions.state import Status
+from spark_kbatch.files import Files
 from tests.support.crashes import EVERY_STEP, Crash, Recording
+from tests.support.raw_clients import RawClient
+from tests.support.raw_transactions import (
+    EVENTS,
+    OTHER,
+    RawProducer,
+    state_of,
+    until_status,
+    values,
+)
 from tests.support.recorded_server import (
     AFTERWARDS,
+    OLD,
     PATH,
     Afterwards,
     Script,
@@ -109,6 +121,40 @@ def test_after_random_losses_of_power_each_transaction_is_visible_once_or_never(
 ) -> None:
     for number, one in enumerate(recording.power_losses(seed)):
         ensure_survived(script, one, AFTERWARDS[(number + seed) % len(AFTERWARDS)])
+
+
+@pytest.mark.more_in_soak
+def test_an_abort_that_lost_its_marker_without_flush_is_ended_by_a_server() -> None:
+    """It can be told from a commit, as its producer has committed nothing."""
+
+    def start(files: Files) -> None:
+        cluster = Cluster(PATH, files=files)
+        with cluster.serve(flush=True) as server, RawClient(server, timeout_s=60) as client:
+            RawProducer(client, "dropped").start()
+
+    def abort(files: Files) -> None:
+        cluster = Cluster(PATH, files=files)
+        with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
+            producer = RawProducer(client, "dropped")
+            producer.producer_id, producer.epoch = state_of(cluster, "dropped").producer
+            producer.write(EVENTS, OTHER, value=b"no").end(commit=False)
+            until_status(cluster, Status.COMPLETE_ABORT, "dropped")
+
+    before = Recording(made_disk(), start).after.settled()
+    lost_markers = 0
+    for crash in Recording(before, abort).power_losses(stride=2):
+        with crash.met():
+            files = crash.files()
+            cluster = Cluster(PATH, files=files)
+            unknown = [one for one, _ in FolderTransactions(store_of(cluster)).shown()]
+            lost_markers += not all(one.transactional_id for one in unknown)
+            nothing_but_a_server_comes(files)
+            cluster = Cluster(PATH, files=files)
+            assert values(cluster) == [OLD, OLD], crash
+            for tp in (EVENTS, OTHER):
+                state = store_of(cluster).manager.replica(tp).state
+                assert state.last_stable_offset == state.log_end_offset, crash
+    assert lost_markers
 
 
 def decided(recording: Recording) -> list[Crash]:

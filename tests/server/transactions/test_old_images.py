@@ -20,7 +20,13 @@ from tests.support import draws
 from tests.support.crashes import Crash, Recording
 from tests.support.disk import Disk, DiskFiles
 from tests.support.raw_transactions import EVENTS, OTHER
-from tests.support.recorded_server import PATH, Script, made_disk, nothing_but_a_server_comes
+from tests.support.recorded_server import (
+    PATH,
+    Script,
+    made_disk,
+    nothing_but_a_server_comes,
+    producers_start_again,
+)
 from tests.support.store import store_of
 from tests.support.waiting import until
 
@@ -90,7 +96,8 @@ def ensure_right_or_refused(runs: Runs, image: Crash, crash: Crash) -> bool:
         runs.script.ensure(Cluster(PATH, files=files), both, is_over=False)
         return True
     nothing_but_a_server_comes(files)
-    runs.script.ensure(Cluster(PATH, files=files), both, is_over=True)
+    more = producers_start_again(files)
+    runs.script.ensure(Cluster(PATH, files=files), both, *more, is_over=True)
     assert [end for _, end, _ in ends(files)] == [stable for *_, stable in ends(files)], both
     return False
 

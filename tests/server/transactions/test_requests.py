@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.cluster.group_records import CommittedOffset, OffsetKey
 from spark_kbatch.cluster.groups import read_groups
+from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.cluster.transactions.state import Status
+from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire import protocol
@@ -204,6 +207,18 @@ def test_a_producer_that_goes_on_after_an_error_keeps_its_id(
     assert values(cluster) == [b"yes"]
 
 
+def test_a_producer_that_goes_on_during_its_transaction_is_fenced(
+    cluster: Cluster, client: RawClient
+) -> None:
+    """As by a broker, for whom the abort takes the epoch that it would have had."""
+    producer = RawProducer(client).start().write(EVENTS)
+    assert producer.ask_to_start(goes_on=True) is ErrorCode.CONCURRENT_TRANSACTIONS
+    until_status(cluster, Status.COMPLETE_ABORT)
+
+    assert producer.ask_to_start(goes_on=True) is ErrorCode.PRODUCER_FENCED
+    assert producer.start().epoch == 2
+
+
 @pytest.mark.parametrize(
     ("timeout_ms", "error"),
     [
@@ -386,10 +401,124 @@ def test_offsets_of_a_transaction_are_pending_until_it_is_committed(
     assert (group.offsets[IN].committed_offset, group.offsets[IN].metadata) == (5, "m")
 
 
+@pytest.mark.parametrize("since", [20, 3], ids=["beyond", "back"])
+def test_an_offset_that_a_group_commits_beside_an_open_transaction_stays(
+    cluster: Cluster, client: RawClient, since: int
+) -> None:
+    """The most recent one counts, as with a broker."""
+    producer = RawProducer(client).start()
+    assert producer.add_group("g") is OK
+    assert producer.commit_offsets("g", {IN: 9}) == [OK]
+    cluster.alter_group_offsets("g", {IN: since})
+    producer.end(commit=True)
+    until_status(cluster, Status.COMPLETE_COMMIT)
+
+    assert offsets_of(client, stable=True) == (OK, since)
+
+
+@pytest.mark.parametrize("offset", [9, 3], ids=["beyond", "back"])
+def test_offsets_of_a_transaction_are_stored_after_the_clock_was_set_back(
+    cluster: Cluster, offset: int
+) -> None:
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
+        RawProducer(client).start()
+    store = OffsetsStore(store_of(cluster))
+    store.load()
+    tomorrow_ms = store_of(cluster).manager.now_ms() + 86_400_000
+    store.append([(OffsetKey("g", *IN), CommittedOffset(5, commit_timestamp=tomorrow_ms))])
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
+        producer = RawProducer(client).start()
+        assert producer.add_group("g") is OK
+        assert producer.commit_offsets("g", {IN: offset}) == [OK]
+        producer.end(commit=True)
+        until_status(cluster, Status.COMPLETE_COMMIT)
+        assert offsets_of(client, stable=True) == (OK, offset)
+
+
+def deleted_group(client: RawClient) -> ErrorCode:
+    asked = protocol.DeleteGroupsRequest(groups_names=["g"])
+    return ErrorCode(client.ask(ApiKey.DELETE_GROUPS, 2, asked).results[0].error_code)
+
+
+def deleted_offset(client: RawClient) -> ErrorCode:
+    topic_of = protocol.OffsetDeleteRequest.OffsetDeleteRequestTopic
+    partitions = [topic_of.OffsetDeleteRequestPartition(partition_index=0)]
+    asked = protocol.OffsetDeleteRequest(
+        group_id="g", topics=[topic_of(name="in", partitions=partitions)]
+    )
+    answer = client.ask(ApiKey.OFFSET_DELETE, 0, asked)
+    return ErrorCode(answer.error_code or answer.topics[0].partitions[0].error_code)
+
+
+@pytest.mark.parametrize("has_stored", [True, False], ids=["with others", "alone"])
+@pytest.mark.parametrize(
+    ("delete", "again"),
+    [(deleted_group, ErrorCode.GROUP_ID_NOT_FOUND), (deleted_offset, OK)],
+)
+def test_pending_offsets_that_are_deleted_do_not_come_back_when_their_transaction_is_committed(
+    cluster: Cluster,
+    client: RawClient,
+    has_stored: bool,
+    delete: Callable[[RawClient], ErrorCode],
+    again: ErrorCode,
+) -> None:
+    other = TopicPartition("in", 1)
+    producer = RawProducer(client).start()
+    assert producer.add_group("g") is OK
+    if has_stored:
+        cluster.alter_group_offsets("g", {IN: 5, other: 5})
+    assert producer.commit_offsets("g", {IN: 9}) == [OK]
+
+    assert delete(client) is OK
+    assert offsets_of(client, stable=True) == (OK, -1)
+    if has_stored:
+        assert delete(client) is again
+    assert producer.commit_offsets("g", {other: 7}) == [OK]  # the group is in the transaction still
+    producer.end(commit=True)
+    until_status(cluster, Status.COMPLETE_COMMIT)
+    assert offsets_of(client, stable=True) == (OK, -1)
+    assert offsets_of(client, stable=True, number=1) == (OK, 7)
+
+
+def test_no_group_is_deleted_before_the_offsets_of_a_decision_are_stored(
+    cluster: Cluster, client: RawClient
+) -> None:
+    """Else they would bring it back. It takes a moment, unless a disk fails."""
+    producer = RawProducer(client).start()
+    assert producer.add_group("g") is OK
+    assert producer.commit_offsets("g", {IN: 9}) == [OK]
+    with FolderParts(cluster.path).manager.locks.partitions([CONSUMER_OFFSETS]):
+        producer.end(commit=True)
+        assert deleted_group(client) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    until_status(cluster, Status.COMPLETE_COMMIT)
+    assert offsets_of(client, stable=True) == (OK, 9)
+    assert deleted_group(client) is OK
+    assert offsets_of(client, stable=True) == (OK, -1)
+
+
 def test_offsets_of_a_group_that_was_not_added_are_refused(client: RawClient) -> None:
+    """The later error lets a client abort, and go on."""
     producer = RawProducer(client).start().add(EVENTS)
 
-    assert producer.commit_offsets("g", {IN: 5}) == [ErrorCode.INVALID_TXN_STATE]
+    assert producer.commit_offsets("g", {IN: 5}) == [ErrorCode.TRANSACTION_ABORTABLE]
+    assert producer.commit_offsets("g", {IN: 5}, version=3) == [ErrorCode.INVALID_TXN_STATE]
+
+
+def test_a_transactional_id_without_a_name_is_refused(client: RawClient) -> None:
+    producer = RawProducer(client, "")
+
+    assert producer.ask_to_start() is ErrorCode.INVALID_REQUEST
+    assert producer.ask_to_add(EVENTS) == [ErrorCode.INVALID_REQUEST]
+    assert producer.add_group("g") is ErrorCode.INVALID_REQUEST
+    assert producer.ask_to_end(commit=True) is ErrorCode.INVALID_REQUEST
+
+
+def test_the_group_with_an_empty_name_has_no_offsets_of_transactions(client: RawClient) -> None:
+    """As in Kafka, though it may commit others."""
+    producer = RawProducer(client).start()
+    assert producer.add_group("") is OK
+
+    assert producer.commit_offsets("", {IN: 5}) == [ErrorCode.INVALID_GROUP_ID]
 
 
 def test_offsets_of_a_member_of_another_generation_are_refused(

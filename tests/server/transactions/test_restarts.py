@@ -14,10 +14,12 @@ from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.cluster.group_records import CommittedOffset
 from spark_kbatch.cluster.groups import read_groups
 from spark_kbatch.cluster.transactions import log as transaction_log
+from spark_kbatch.cluster.transactions.administration import FolderTransactions
 from spark_kbatch.cluster.transactions.ending import IdleTransactions, idle_transactions
 from spark_kbatch.cluster.transactions.log import TransactionLog
 from spark_kbatch.cluster.transactions.state import ProducerIdAndEpoch, Status, TransactionMetadata
 from spark_kbatch.commit.internal_topics import CLIENT_TRANSACTIONS
+from spark_kbatch.errors import GroupIdNotFoundError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
@@ -147,18 +149,38 @@ def ended_with_no_server(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("end", [served, ended_with_no_server])
-@pytest.mark.parametrize(("since", "then"), [(9, 9), (3, 5)], ids=["beyond", "back"])
-def test_a_decision_of_long_ago_that_comes_back_does_not_set_a_group_back(
-    cluster: Cluster, end: Callable[[Cluster], None], since: int, then: int
+@pytest.mark.parametrize("since", [9, 3], ids=["beyond", "back"])
+def test_a_decision_of_long_ago_that_comes_back_does_not_move_a_group(
+    cluster: Cluster, end: Callable[[Cluster], None], since: int
 ) -> None:
-    """As from an older image of the log. A later time alone says nothing: the clock may have been set back."""
+    """As from an older image of the log."""
     left_open(cluster, EVENTS)
     stored(cluster, state_of(cluster)._replace(status=Status.PREPARE_COMMIT))
     cluster.alter_group_offsets("g", {IN: since})
     end(cluster)
 
     assert state_of(cluster).status is Status.COMPLETE_COMMIT
-    assert offset_of(cluster) == then
+    assert offset_of(cluster) == since
+
+
+@pytest.mark.parametrize("status", [Status.ONGOING, Status.PREPARE_COMMIT])
+def test_a_group_that_is_deleted_with_no_server_does_not_come_back(
+    cluster: Cluster, status: Status
+) -> None:
+    before = left_open(cluster, EVENTS)
+    stored(cluster, state_of(cluster)._replace(status=status))
+    cluster.delete_group("g")
+    with pytest.raises(GroupIdNotFoundError):
+        cluster.delete_group("g")
+    with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
+        if status is Status.ONGOING:
+            producer = RawProducer(client)
+            producer.producer_id, producer.epoch = before.producer_id, before.epoch
+            until(lambda: producer.retried(producer.ask_to_end(commit=True)) is ErrorCode.NONE)
+        until_status(cluster, Status.COMPLETE_COMMIT)
+
+    assert values(cluster) == [b"v"]
+    assert offset_of(cluster) is None
 
 
 def test_an_id_without_a_transaction_goes_on(cluster: Cluster) -> None:
@@ -281,6 +303,31 @@ def test_a_log_from_before_the_last_minute_of_the_same_coordinator_decides_nothi
     ensure_nothing_is_decided(cluster, caplog, "older than events-0:")
 
 
+@pytest.mark.parametrize("aborts", [False, True], ids=["server", "abort"])
+def test_an_older_log_with_nothing_open_gives_no_epoch_out_twice(
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture, aborts: bool
+) -> None:
+    """Else the first batch of a producer would be taken for one that is there, of the producer it does not know."""
+    for number in range(3):
+        if number == 2:
+            put_back(cluster, tmp_path / "image")
+        if number == 2 and aborts:
+            FolderTransactions(store_of(cluster)).abort(state_of(cluster).transactional_id)
+        with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
+            producer = RawProducer(client).start()
+            for value in (b"one", b"two"):
+                producer.write(EVENTS, value=b"%d %s" % (number, value)).end(commit=True)
+                until_status(cluster, Status.COMPLETE_COMMIT)
+        if number == 0:
+            image_of(cluster, tmp_path / "image")
+
+    assert values(cluster) == [b"%d %s" % (n, one) for n in range(3) for one in (b"one", b"two")]
+    assert (
+        "the log of transactions is old, of epoch 0, and was last written in epoch 1" in caplog.text
+    )
+    assert state_of(cluster).producer.epoch == 0
+
+
 def test_a_lost_log_decides_nothing(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     left_open(cluster, EVENTS)
     shutil.rmtree(log_dir(cluster))
@@ -299,13 +346,24 @@ def test_a_damaged_log_decides_nothing(cluster: Cluster, caplog: pytest.LogCaptu
     ensure_nothing_is_decided(cluster, caplog, "CRC", "open transactions stay in events-0")
 
 
+@pytest.mark.parametrize(
+    ("status", "epoch"),
+    [
+        pytest.param(Status.EMPTY, 0, id="its start is lost"),
+        pytest.param(Status.ONGOING, 0, id="its partition is lost"),
+        pytest.param(Status.COMPLETE_ABORT, 0, id="the marker of its abort is lost"),
+        pytest.param(Status.COMPLETE_ABORT, 1, id="that of its time-out"),
+        pytest.param(Status.EMPTY, 2, id="that of the next start"),
+    ],
+)
 def test_a_transaction_that_the_log_does_not_have_open_is_aborted_if_it_was_not_committed(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, status: Status, epoch: int
 ) -> None:
-    """As after a loss of power without `flush`: the producer is known, but not what it has begun."""
+    """As after a loss of power without `flush`: the producer is known, but not all that it has done."""
     left_open(cluster, EVENTS)
     open_one = state_of(cluster)
-    stored(cluster, open_one._replace(status=Status.EMPTY, partitions={}, offsets={}))
+    producer = open_one.producer._replace(epoch=epoch)
+    stored(cluster, open_one._replace(status=status, producer=producer, partitions={}, offsets={}))
 
     with cluster.serve():
         until_stable(cluster)
@@ -318,7 +376,10 @@ def test_a_transaction_that_may_have_been_committed_is_left_open_and_named(
 ) -> None:
     left_open(cluster, EVENTS)
     open_one = state_of(cluster)
-    stored(cluster, open_one._replace(status=Status.COMPLETE_COMMIT, partitions={}, offsets={}))
+    stored(
+        cluster,
+        open_one._replace(status=Status.COMPLETE_COMMIT, partitions={}, offsets={}, commit_epoch=0),
+    )
 
     with cluster.serve() as server, RawClient(server, timeout_s=60) as client:
         RawProducer(client, "another").start().write(OTHER).end(commit=True)
@@ -326,6 +387,50 @@ def test_a_transaction_that_may_have_been_committed_is_left_open_and_named(
     assert "transactions are open in events-0 that may have been committed" in caplog.text
     assert values(cluster, EVENTS) == []
     assert values(cluster, OTHER) == [b"v"]
+
+
+def write_another(producer: RawProducer) -> None:
+    producer.write(OTHER, value=b"another")
+
+
+def abort_another(producer: RawProducer) -> None:
+    producer.write(OTHER, value=b"another").end(commit=False)
+
+
+def start_again(producer: RawProducer) -> None:
+    producer.start()
+
+
+@pytest.mark.parametrize("act", [write_another, abort_another, start_again])
+def test_a_partition_from_before_the_marker_of_a_commit_does_not_have_it_aborted(
+    cluster: Cluster,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    act: Callable[[RawProducer], None],
+) -> None:
+    directory = Path(cluster.path) / "broker-0" / str(EVENTS)
+    with cluster.serve(flush=True) as server, RawClient(server, timeout_s=60) as client:
+        producer = RawProducer(client).start().write(EVENTS, OTHER, value=b"yes")
+        shutil.copytree(directory, tmp_path / "image")
+        producer.end(commit=True)
+        until_status(cluster, Status.COMPLETE_COMMIT)
+        act(producer)
+        until(lambda: not state_of(cluster).is_decided)
+    shutil.rmtree(directory)
+    shutil.copytree(tmp_path / "image", directory)
+    again = Cluster(cluster.path)
+    with again.serve() as server:
+        until(lambda: server._transactions._loaded_in is not None)
+    read = values(again)
+
+    assert "transactions are open in events-0 that may have been committed" in caplog.text
+    assert values(again, EVENTS, committed=False) == [b"yes"]
+    assert read == [b"yes"]
+    assert store_of(again).manager.replica(EVENTS).state.last_stable_offset == 0
+    transactions = FolderTransactions(store_of(again))
+    (unknown,) = [(one, at) for one, at in transactions.shown() if not one.transactional_id]
+    transactions.decide(unknown[1][EVENTS], is_commit=True)
+    assert values(again) == [b"yes"] * 2
 
 
 def test_a_stored_offset_of_another_topic_of_that_name_is_not_shown(cluster: Cluster) -> None:

@@ -236,8 +236,9 @@ class Schedule:
 
     def start(self) -> None:
         producer = self._drawn()
-        # As a producer does after it has aborted; what is open is aborted here.
-        self._started(producer.transactional_id, goes_on=self.rng.random() < 0.5)
+        # Goes on as a producer does after it has aborted; what is open is aborted by a new one.
+        name = producer.transactional_id
+        self._started(name, goes_on=self.rng.random() < 0.5 and name not in self._open)
 
     def _drop(self, name: str) -> None:
         self._open.pop(name, None)
