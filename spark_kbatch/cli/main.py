@@ -74,7 +74,7 @@ _SUBJECTS = {
             "Abort or commit hanging transactions.",
         ),
         "transactions new-log": (
-            "transactions", "new_log", "Start a new log of transactions in place of a lost one.",
+            "transactions", "new_log", "Start a new log of transactions for a lost one.",
         ),
     },
     "Server": {

@@ -179,7 +179,7 @@ def decide(
 @_dry_run_option
 @json_option
 def new_log(path: str, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Start a new log of transactions in place of a lost one.
+    """Start a new log of transactions for a lost one.
 
     That is for a log that is gone or damaged, and that `kbatch repair` leaves so: meanwhile a server has no
     transactions. No server of PATH may run. The old log is kept in a directory whose name ends in -stray. The new one
