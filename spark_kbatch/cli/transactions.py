@@ -195,7 +195,7 @@ def decide(
 @dry_run_option(help="Only show what would be done.")
 @json_option
 def new_log(path: str, yes: bool, dry_run: bool) -> None:
-    """Start a new log of transactions in place of a lost one.
+    """Start a new log of transactions for a lost one.
 
     That is for a log that is gone or damaged, and that `kbatch repair` leaves so: meanwhile a server has no
     transactions. No server of PATH may run. The old log is kept in a directory whose name ends in -stray. The new one
