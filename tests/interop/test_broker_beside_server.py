@@ -87,7 +87,8 @@ def _names(*values: object) -> list[object]:
 
 def _has_no_partitions(found: Difference) -> bool:
     one = found.broker or found.server
-    return isinstance(one, dict) and [] in (one.get("partitions"), one.get("partition_responses"))
+    names = ("partitions", "partition_responses", "results_by_partition")
+    return isinstance(one, dict) and [] in map(one.get, names)
 
 
 def _is_empty(value: object) -> bool:
@@ -211,7 +212,7 @@ ACCEPTED = [
         "",
         "PRODUCE",
         ERROR,
-        _codes((0, 32), (0, 87)),
+        _codes((0, 32), (0, 87), (45, 87)),
     ),
     Accepted(
         "of several errors of one resource, topic or transaction, another one is named",
@@ -307,6 +308,13 @@ ACCEPTED = [
         lambda found: (found.broker, found.server) == (0, 45) and found.number >= PART,
     ),
     Accepted(
+        "so it appends a batch again, which the server takes for the first one's repetition",
+        "",
+        "PRODUCE",
+        r".*\.base_offset",
+        lambda found: 0 <= found.server < found.broker and found.number >= PART,
+    ),
+    Accepted(
         "a broker knows of a transaction a partition with the offsets of many groups, not the group",
         "",
         "TXN_OFFSET_COMMIT",
@@ -359,7 +367,7 @@ ACCEPTED = [
         "a topic without partitions in a request",
         "",
         ".*",
-        r"(.*\.)?(topics|responses)",
+        r"(.*\.)?(topics|responses|results_by_topic_v3_and_below)",
         _has_no_partitions,
     ),
     Accepted(
