@@ -26,7 +26,7 @@ unexport SPARK_HOME SPARK_CONF_DIR
 unexport PYTHONDONTWRITEBYTECODE
 
 # Most tests of Spark wait for Spark; a file's tests share its sessions and servers.
-PARALLEL := -n 6 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
 # Tests of brokers wait for them half of the time; a file's tests share its brokers, and each process has its own.
 PARALLEL_INTEROP := -n 2 --dist loadfile --no-loadscope-reorder
