@@ -396,7 +396,7 @@ ACCEPTED = [
         "",
         "DESCRIBE_GROUPS",
         r"groups\.group_state",
-        _codes(("Empty", "Dead")),
+        _codes(("Empty", "Dead"), ("Dead", "Empty")),
     ),
     Accepted(
         "a group is empty a moment after its last member left, if another has an id and did not join",
