@@ -48,15 +48,17 @@ class OpenTransaction(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether the coordinator's log has the transaction, and will end it."""
+        """Whether the coordinator's log has the transaction, and will end it.
+
+        An abort may have a later epoch, by which it fences the producer; what else is of a later one is of
+        a later transaction.
+        """
         owner = self.owner
-        return (
-            owner is not None
-            and not self.is_beyond
-            and (owner.is_open or owner.is_decided)
-            and owner.producer.epoch >= self.producer.epoch
-            and owner.partitions.get(self.topic_partition) == self.topic_id
-        )
+        if owner is None or self.is_beyond or not (owner.is_open or owner.is_decided):
+            return False
+        later = owner.producer.epoch - self.producer.epoch
+        is_of_it = later == 0 or (later > 0 and owner.is_decided and not owner.is_commit)
+        return is_of_it and owner.partitions.get(self.topic_partition) == self.topic_id
 
     @property
     def may_abort(self) -> bool:
