@@ -52,8 +52,10 @@ NOT_FOLLOWED = {
     "make dist": "in a clone; tests/test_running_a_server.py has what docs/running-a-server.md runs",
     "sudo ": "as above",
     "openssl rand -hex 32 | sudo ": "as above",
+    "openssl rand -hex 32 | podman ": "as above",
     "podman ": "as above",
     "kubectl ": "as above",
+    "kbatch transactions ": "on transactions that hang, or whose log is lost: as in tests/cli/test_transactions.py",
 }
 if not shutil.which("kcat"):
     NOT_FOLLOWED["kcat "] = "is not installed"
@@ -106,8 +108,9 @@ write("PATH", "orders")
 write("SOURCE", "clicks")
 write("other", "readings")
 STANDS_FOR["/data/my-cluster"] = "PATH"
-STANDS_FOR["s3://my-replica/events"] = f"file+bucket://{Path('replica').absolute()}"
-write(STANDS_FOR["s3://my-replica/events"], "readings")
+for shown, folder in [("my-bucket/events", "bucket"), ("my-replica/events", "replica")]:
+    STANDS_FOR[f"s3://{shown}"] = f"file+bucket://{Path(folder).absolute()}"
+    write(STANDS_FOR[f"s3://{shown}"], "readings")
 write_broker_dir("LOG_DIR", "readings", partitions=2)
 write_files()
 broker = write("broker", "readings")
@@ -255,7 +258,7 @@ def test_the_help_of_each_command_is_what_the_page_shows(
 ) -> None:
     page = (REPOSITORY / "docs" / "command-line.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"^## kbatch ([\w-]+)\n\n```text\n(.*?)```$", page, re.MULTILINE | re.DOTALL))  # fmt: skip
-    commands = stranger.run("kbatch", "--help", folder=tmp_path).stdout.partition("Topics:")[2]
+    commands = stranger.run("kbatch", "--help", folder=tmp_path).stdout.partition("Records:")[2]
     assert set(re.findall(r"^  ([\w-]+)", commands, re.MULTILINE)) == set(shown)
 
     for name, text in shown.items():
