@@ -143,7 +143,7 @@ def test_elsewhere_a_key_with_a_default_is_written_and_has_to_be_there() -> None
 
 
 def test_names_of_objects_are_places_in_a_list_each_once() -> None:
-    first, second = data_at(1), data_at(2)
+    first, second = data_at(0), data_at(2)
     one = Referring((second, first, second))
 
     assert json_of(one) == {"at": [0, 1, 0], "number": 7, "objects": [second, first]}

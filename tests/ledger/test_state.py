@@ -172,6 +172,18 @@ def test_producers_expire_by_the_times_of_entries_and_queries_do_not(state: Ledg
     assert state.queries
 
 
+def test_offsets_of_groups_expire_by_the_times_of_entries() -> None:
+    limits = {"offsets.retention.ms": 3_600_000}
+    state = follow(LedgerState(), LedgerStart(CLUSTER_ID, limits), TOPIC)
+    old, young = (CommittedGroupOffset(TOPIC_ID, number, 0, "") for number in (0, 1))
+    follow(state, LedgerCommit(groups={"billing": (old,), "audit": (old,)}))
+    follow(state, LedgerCommit(groups={"billing": (young,)}), at_ms=1)
+
+    follow(state, StartOffsets({}), at_ms=3_600_000)
+
+    assert {group: [*held] for group, held in state.groups.items()} == {"billing": [(TOPIC_ID, 1)]}
+
+
 def test_nothing_expires_by_a_limit_that_the_ledger_does_not_have() -> None:
     state = follow(LedgerState(), LedgerStart(CLUSTER_ID, {}), TOPIC)
     follow(state, commit(0, produced=(produced(0, base=0),)))
