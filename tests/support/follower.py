@@ -97,10 +97,11 @@ class Shell:
                 line = re.sub(r"^kbatch (delete-\w+|groups delete|recover)", r"\g<0> --yes", line)
             for shown, real in STANDS_FOR.items():
                 line = line.replace(shown, real)
-            if line.startswith("kbatch serve ") or "--follow" in line:
+            goes_on = re.search("--follow|--every", line)
+            if line.startswith("kbatch serve ") or goes_on:
                 self._run("\n".join(together))
                 together = []
-                if "--follow" in line:
+                if goes_on:
                     self._run(line, endless=True)
                 else:
                     self._serve(line)
