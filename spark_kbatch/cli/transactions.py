@@ -120,7 +120,7 @@ def abort(path: str, names: Sequence[str], yes: bool, dry_run: bool) -> None:
     shown = opened.shown()
     chosen = {name: _find(shown, name, path) for name in names}
     for name, (one, _) in chosen.items():
-        if not (one.is_open or one.is_decided):
+        if not one.is_active:
             raise ConfigError(
                 f"transactional id {name!r} has no open transaction: its state is {one.status.shown}"
             )

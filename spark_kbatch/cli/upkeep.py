@@ -328,7 +328,7 @@ def repair(place: Place, names: Sequence[str], dry_run: bool) -> None:
     done = list[RepairReport]()
     try:
         _look_after(place, names, done, is_check=False, dry_run=dry_run)
-    finally:  # what was done is told also if the rest fails
+    finally:  # what was done is shown, even if the rest fails
         for report in done:
             _print_report(report, "can be repaired" if dry_run else "repaired")
     if any(report.damaged or report.offline for report in done):

@@ -194,7 +194,7 @@ def ensure_known(found: StoredObject, keys: Iterable[str], known: Container[str]
     """Check that an object has no keys but known ones; raises UnsupportedLedgerError."""
     for key in keys:
         if key not in known:
-            raise UnsupportedLedgerError(f"{found.where}", f"it has the key {key!r}")
+            raise UnsupportedLedgerError(str(found.where), f"it has the key {key!r}")
 
 
 @functools.cache

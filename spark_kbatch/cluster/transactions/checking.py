@@ -54,7 +54,7 @@ class OpenTransaction(NamedTuple):
         a later transaction.
         """
         owner = self.owner
-        if owner is None or self.is_beyond or not (owner.is_open or owner.is_decided):
+        if owner is None or self.is_beyond or not owner.is_active:
             return False
         later = owner.producer.epoch - self.producer.epoch
         is_of_it = later == 0 or (later > 0 and owner.is_decided and not owner.is_commit)
@@ -108,6 +108,7 @@ def open_transactions(
             )
             if first_offset is not None:
                 first_offset = max(first_offset, state.log_start_offset)  # Retention goes on.
+                first_of_all = min(first_of_all, first_offset)
             if first_offset is not None or is_beyond:
                 yield OpenTransaction(
                     topic_partition,
@@ -120,8 +121,6 @@ def open_transactions(
                     owner,
                     is_beyond,
                 )
-            if first_offset is not None:
-                first_of_all = min(first_of_all, first_offset)
         stable = state.last_stable_offset
         if stable < first_of_all:
             yield from (
@@ -130,8 +129,7 @@ def open_transactions(
                     state.high_watermark - stable, owner.updated_ms, -1, owner, stored.is_old,
                 )
                 for owner in owners.values()
-                if (owner.is_open or owner.is_decided)
-                and owner.partitions.get(topic_partition) == topic_id
+                if owner.is_active and owner.partitions.get(topic_partition) == topic_id
             )  # fmt: skip
 
 

@@ -111,7 +111,7 @@ class IdleTransactions:
         is_new = log.coordinator_epoch > found.coordinator_epoch and not log.transactions
         if found.is_beyond and not is_new:
             for one in log.transactions.values():
-                if one.is_open or one.is_decided:
+                if one.is_active:
                     logger.warning(
                         "the old log of transactions forgets %r, which it had in state %s",
                         one.transactional_id, one.status.shown,

@@ -12,7 +12,7 @@ noticed for images that are older than a minute, however long a server runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from spark_kbatch.clock import monotonic_ms, monotonic_s
@@ -50,11 +50,16 @@ class StoredTransactions:
         """Set the state of a transactional id."""
         self.transactions[transaction.transactional_id] = transaction
 
+    def forget(self, transactional_ids: Iterable[str]) -> None:
+        """Remove transactional ids."""
+        for one in transactional_ids:
+            self.transactions.pop(one, None)
+
     def apply_record(self, record: PlainRecord) -> None:
         """Apply a record of `__client_transactions`; raises CorruptRecordError if it is damaged."""
         transactional_id = records.unpack_key(record.key or b"")
         if record.value is None:
-            self.transactions.pop(transactional_id, None)
+            self.forget([transactional_id])
             return
         value = records.unpack(transactional_id, record.value)
         if isinstance(value, TransactionMetadata):
@@ -109,13 +114,11 @@ class TransactionLog:
 
     def forget(self, transactional_ids: Sequence[str]) -> None:
         """Remove transactional ids; raises as `append`."""
-
-        def apply() -> None:
-            for one in transactional_ids:
-                self.contents.transactions.pop(one, None)
-
-        tombstones = [(records.pack_key(one), None) for one in transactional_ids]
-        self._log.append(tombstones, apply, flush=self._flush)
+        self._log.append(
+            _tombstones(transactional_ids),
+            lambda: self.contents.forget(transactional_ids),
+            flush=self._flush,
+        )
 
     def marker(self, producer: ProducerIdAndEpoch, *, is_commit: bool) -> bytearray:
         """Return this coordinator's marker, which ends a producer's transaction in a partition."""
@@ -128,32 +131,25 @@ class TransactionLog:
 
     def start_epoch(self) -> None:
         """Store an epoch of this coordinator's own, before it is used; raises as `append`."""
-        now_ms = monotonic_ms()
-        if now_ms < self._next_epoch_ms:
-            return
-        epoch = max(self.contents.coordinator_epoch, self.contents.noted_epoch) + 1
-
-        def apply() -> None:
-            self.contents.coordinator_epoch = epoch
-
-        # Flushed: a marker of this epoch may outlive a loss of power.
-        self._log.append([records.pack_epoch(epoch)], apply, flush=True)
-        self._next_epoch_ms = now_ms + _EPOCH_MS
-        self._note()
+        if monotonic_ms() >= self._next_epoch_ms:
+            self._start_epoch(NO_EPOCH, ())
 
     def start_again(self, above: int) -> None:
         """Forget all transactional ids, in an epoch above that of any marker; raises as `append`."""
-        contents = self.contents
-        epoch = max(contents.coordinator_epoch, contents.noted_epoch, above) + 1
+        # In one batch: with its epoch alone, an old log would count as the newest.
+        self._start_epoch(above, [*self.contents.transactions])
+
+    def _start_epoch(self, above: int, forgotten: Sequence[str]) -> None:
+        now_ms = monotonic_ms()
+        epoch = max(self.contents.coordinator_epoch, self.contents.noted_epoch, above) + 1
 
         def apply() -> None:
-            contents.transactions.clear()
-            contents.coordinator_epoch = epoch
+            self.contents.forget(forgotten)
+            self.contents.coordinator_epoch = epoch
 
-        # In one batch: with its epoch alone, an old log would count as the newest.
-        tombstones = [(records.pack_key(one), None) for one in contents.transactions]
-        self._log.append([records.pack_epoch(epoch), *tombstones], apply, flush=True)
-        self._next_epoch_ms = monotonic_ms() + _EPOCH_MS
+        # Flushed: a marker of this epoch may outlive a loss of power.
+        self._log.append([records.pack_epoch(epoch), *_tombstones(forgotten)], apply, flush=True)
+        self._next_epoch_ms = now_ms + _EPOCH_MS
         self._note()
 
     def forget_if_old(self) -> None:
@@ -178,6 +174,10 @@ class TransactionLog:
             self.contents.noted_epoch = epoch
         except (OSError, KBatchError) as error:
             logger.warning("an older image of transactions may not be noticed: %s", error)
+
+
+def _tombstones(transactional_ids: Iterable[str]) -> list[KeyAndValue]:
+    return [(records.pack_key(one), None) for one in transactional_ids]
 
 
 def read_transactions(parts: FolderParts) -> StoredTransactions:

@@ -93,6 +93,11 @@ class TransactionMetadata(NamedTuple):
         return self.status in _COMPLETE
 
     @property
+    def is_active(self) -> bool:
+        """Whether the transaction is open, or decided and not ended in all partitions."""
+        return self.is_open or self.is_decided
+
+    @property
     def is_commit(self) -> bool:
         """Whether the decision is to commit."""
         return self.status is Status.PREPARE_COMMIT

@@ -235,7 +235,7 @@ class TransactionCoordinator:
             self._deadlines.setdefault(name, self._monotonic_ms() + found.timeout_ms)
         else:
             self._deadlines.pop(name, None)
-        if found.is_open or found.is_decided:
+        if found.is_active:
             self._active[name] = found
         else:
             self._active.pop(name, None)
